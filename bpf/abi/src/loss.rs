@@ -1,0 +1,39 @@
+//! Why a hit yielded no record, and where that is counted.
+
+/// Why a hit was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LossCause {
+    /// The CPU's ring was full.
+    RingFull = 0,
+    /// The CPU has no ring (it came online after attach).
+    NoRing = 1,
+    /// The task could not be read from the target's memory.
+    UserFault = 2,
+}
+
+impl LossCause {
+    /// Every cause, in the order of its number.
+    pub const ALL: [Self; 3] = [Self::RingFull, Self::NoRing, Self::UserFault];
+
+    /// The cause's name in reports and schemas.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RingFull => "ring-full",
+            Self::NoRing => "no-ring",
+            Self::UserFault => "user-fault",
+        }
+    }
+}
+
+/// Counter slots reserved for each kind.
+pub const CAUSES: u32 = 4;
+/// Record kinds that have counters; larger than every hit's kind.
+pub const KINDS: u32 = 16;
+/// Entries of the per-CPU counter array.
+pub const COUNTERS: u32 = KINDS * CAUSES;
+
+/// Index of a counter: hits of `kind` lost by `cause` on the CPU.
+pub const fn counter_index(kind: crate::record::RecordKind, cause: LossCause) -> u32 {
+    (kind.0 as u32 % KINDS) * CAUSES + cause as u32
+}

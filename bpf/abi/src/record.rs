@@ -1,0 +1,156 @@
+//! The records that a hit becomes.
+//!
+//! Every record is `repr(C)`, a multiple of 8 bytes, without padding, and
+//! begins with a [`RecordHeader`]. A ring entry costs 8 bytes more (the kernel's
+//! `struct bpf_ringbuf_hdr`).
+
+/// Which record follows the header. A newtype, not an enum: kernel bytes are
+/// untrusted until `decode` has looked at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct RecordKind(pub u16);
+
+impl RecordKind {
+    /// A thread enters a task's poll function: [`PollStart`].
+    pub const POLL_START: Self = Self(1);
+    /// A poll call returned: [`PollEnd`].
+    pub const POLL_END: Self = Self(2);
+    /// A task was woken through its waker: [`TaskRecord`].
+    pub const WAKE: Self = Self(3);
+    /// A task was bound to a runtime: [`Spawn`].
+    pub const SPAWN: Self = Self(4);
+    /// A task completed, panicked or was cancelled: [`TaskRecord`].
+    pub const TERMINATE: Self = Self(5);
+    /// A worker is about to park: [`Park`].
+    pub const PARK: Self = Self(6);
+    /// A worker came back from a park: [`Park`].
+    pub const UNPARK: Self = Self(7);
+    /// Hits of this thread were lost before this point: [`Gap`]. Not a hit.
+    pub const GAP: Self = Self(8);
+
+    /// The kinds that a hit can have, in the order of their numbers.
+    pub const HITS: [Self; 7] = [
+        Self::POLL_START,
+        Self::POLL_END,
+        Self::WAKE,
+        Self::SPAWN,
+        Self::TERMINATE,
+        Self::PARK,
+        Self::UNPARK,
+    ];
+
+    /// The kind's name in reports and schemas; `None` for an unknown number.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::POLL_START => "poll-start",
+            Self::POLL_END => "poll-end",
+            Self::WAKE => "wake",
+            Self::SPAWN => "spawn",
+            Self::TERMINATE => "terminate",
+            Self::PARK => "park",
+            Self::UNPARK => "unpark",
+            Self::GAP => "gap",
+            _ => return None,
+        })
+    }
+}
+
+/// [`PollStart::vtable`] and [`Spawn::vtable`] hold the vtable's run-time
+/// address, not an index into the plan.
+pub const FLAG_VTABLE_ADDRESS: u16 = 1;
+/// [`Park::cpu_ns`] is the scheduler's own sum, behind by up to one tick; set
+/// where the thread's switch-in was not seen.
+pub const FLAG_CPU_BEHIND: u16 = 2;
+/// [`Gap`] stands for every thread: two threads shared one slot.
+pub const FLAG_GAP_ALL_THREADS: u16 = 4;
+
+/// The first 16 bytes of every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct RecordHeader {
+    /// Which record this is.
+    pub kind: RecordKind,
+    /// `FLAG_…` bits.
+    pub flags: u16,
+    /// Thread id in the initial pid namespace.
+    pub tid: u32,
+    /// `CLOCK_MONOTONIC`, ns.
+    pub ts_ns: u64,
+}
+
+/// A thread enters a task's poll function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PollStart {
+    /// Kind `POLL_START`.
+    pub header: RecordHeader,
+    /// Tokio's `task::Id`.
+    pub task_id: u64,
+    /// Stack pointer of the caller at its call instruction, bytes: equal to
+    /// [`PollEnd::sp`] of the same poll.
+    pub sp: u64,
+    /// Index of the task vtable in the plan, or its run-time address under
+    /// [`FLAG_VTABLE_ADDRESS`].
+    pub vtable: u64,
+}
+
+/// A poll call returned (or a branch reached the same instruction: the
+/// interpreter drops an end whose `sp` matches no open poll).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PollEnd {
+    /// Kind `POLL_END`.
+    pub header: RecordHeader,
+    /// Stack pointer after the call, bytes.
+    pub sp: u64,
+}
+
+/// Something happened to a task: woken, or terminated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct TaskRecord {
+    /// Kind `WAKE` or `TERMINATE`.
+    pub header: RecordHeader,
+    /// Tokio's `task::Id`.
+    pub task_id: u64,
+}
+
+/// A task was bound to a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Spawn {
+    /// Kind `SPAWN`; always with [`FLAG_VTABLE_ADDRESS`].
+    pub header: RecordHeader,
+    /// Tokio's `task::Id`.
+    pub task_id: u64,
+    /// Run-time address of the task's vtable.
+    pub vtable: u64,
+}
+
+/// A worker parks or came back from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Park {
+    /// Kind `PARK` or `UNPARK`.
+    pub header: RecordHeader,
+    /// CPU time of the thread since its start, ns.
+    pub cpu_ns: u64,
+}
+
+/// Hits of one thread were lost: precedes the thread's next record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Gap {
+    /// Kind `GAP`; `ts_ns` is the time of the first lost hit.
+    pub header: RecordHeader,
+    /// Hits lost in this slot since its last record.
+    pub lost: u64,
+}
+
+const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
+const _: () = assert!(size_of::<PollStart>() == 40);
+const _: () = assert!(size_of::<PollEnd>() == 24);
+const _: () = assert!(size_of::<TaskRecord>() == 24);
+const _: () = assert!(size_of::<Spawn>() == 32);
+const _: () = assert!(size_of::<Park>() == 24);
+const _: () = assert!(size_of::<Gap>() == 24);

@@ -1,0 +1,122 @@
+//! The plan: which sites of a binary are probed, by which program, with which
+//! cookie, and what has no usable site.
+
+use dial9_bpf_abi::cookie::Cookie;
+
+/// What a hit at a site means; each has one kernel program and one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Probe {
+    /// Entry of a task's poll function.
+    PollStart,
+    /// After a call to a poll function.
+    PollEnd,
+    /// A task was woken through its waker.
+    Wake,
+    /// A task was bound to a runtime.
+    Spawn,
+    /// A task reached its end.
+    Terminate,
+    /// A worker is about to park.
+    Park,
+    /// A worker came back from a park.
+    Unpark,
+}
+
+impl Probe {
+    /// Every probe, in the order in which reports list them.
+    pub const ALL: [Self; 7] = [
+        Self::PollStart,
+        Self::PollEnd,
+        Self::Wake,
+        Self::Spawn,
+        Self::Terminate,
+        Self::Park,
+        Self::Unpark,
+    ];
+
+    /// The probe's name in reports and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PollStart => "poll-start",
+            Self::PollEnd => "poll-end",
+            Self::Wake => "wake",
+            Self::Spawn => "spawn",
+            Self::Terminate => "terminate",
+            Self::Park => "park",
+            Self::Unpark => "unpark",
+        }
+    }
+}
+
+/// How the kernel executes the probed instruction; this decides what a hit
+/// costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InstructionClass {
+    /// `nop`, `jmp`, `jcc`: emulated, nothing written.
+    Emulated,
+    /// `push`, `call`: emulated, and the kernel writes the user stack.
+    EmulatedStack,
+    /// Everything else: executed out of line under a debug trap.
+    SingleStepped,
+}
+
+/// One place to probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// What a hit here means.
+    pub probe: Probe,
+    /// Offset in the file as the kernel counts it, bytes.
+    pub file_offset: u64,
+    /// Link-time virtual address.
+    pub address: u64,
+    /// How the kernel executes the instruction here.
+    pub class: InstructionClass,
+    /// The instruction in Intel syntax.
+    pub instruction: String,
+    /// What the program is told at each hit.
+    pub cookie: Cookie,
+    /// Demangled name of the function around the site, where a symbol gives it.
+    pub function: Option<String>,
+}
+
+/// A task vtable: one for each (future type, scheduler type).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskVtable {
+    /// Link-time virtual address; the run-time address less the load bias.
+    pub address: u64,
+    /// Link-time virtual address of the poll function.
+    pub poll: u64,
+    /// Offset of the task id in the task header, bytes.
+    pub id_offset: u16,
+    /// Whether its tasks are closures of the blocking pool.
+    pub blocking: bool,
+    /// The future's type, where a v0 symbol spells it.
+    pub task_type: Option<String>,
+}
+
+/// A probe without a usable site, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// What will be absent from the trace.
+    pub probe: Probe,
+    /// One line: what was looked for and not found.
+    pub reason: String,
+}
+
+/// What a scan of a binary found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Sites to probe, sorted by probe and file offset, no offset twice for one
+    /// probe.
+    pub sites: Vec<Site>,
+    /// Task vtables, sorted by address; `Cookie::vtable` is an index into this.
+    pub vtables: Vec<TaskVtable>,
+    /// What is absent, whole or in part.
+    pub misses: Vec<Miss>,
+    /// Tokio's version, from the source paths in the binary.
+    pub tokio_version: Option<String>,
+    /// GNU build id, lower-case hex.
+    pub build_id: Option<String>,
+    /// Whether the binary has a symbol table.
+    pub has_symbols: bool,
+}
