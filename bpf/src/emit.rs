@@ -1,0 +1,127 @@
+//! Reserve, stamp, fill, submit; or count the loss. The only user of the rings.
+
+use aya_ebpf::{
+    btf_maps::RingBuf,
+    helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+};
+use dial9_bpf_abi::{
+    loss::{LossCause, counter_index},
+    record::{FLAG_GAP_ALL_THREADS, Gap, RecordHeader, RecordKind},
+    thread::{LOST_BY_SEVERAL, ThreadSlot, slot_index},
+};
+
+use crate::maps::{LOSSES, RINGS, THREADS};
+
+/// `BPF_RB_NO_WAKEUP` (include/uapi/linux/bpf.h): the consumer runs on a timer.
+/// A wake-up costs the target 1 to 11 us a hit.
+const NO_WAKEUP: u64 = 1;
+
+/// One hit of a traced thread.
+pub struct Hit {
+    /// What its record is.
+    pub kind: RecordKind,
+    /// The thread.
+    pub tid: u32,
+}
+
+impl Hit {
+    /// Submits a record of type `R`; `fill` writes what follows the header,
+    /// field by field through the pointer (a struct literal may become a
+    /// `memset` call, which the linker refuses).
+    #[inline(always)]
+    pub fn emit<R: 'static>(&self, flags: u16, fill: impl FnOnce(*mut R)) {
+        // SAFETY: the helper has no precondition.
+        let cpu = unsafe { bpf_get_smp_processor_id() };
+        let Some(ring) = RINGS.get(cpu) else {
+            return self.lose(LossCause::NoRing);
+        };
+        if let Some(slot) = THREADS.get_ptr_mut(slot_index(self.tid)) {
+            // SAFETY: a map value lives as long as the program; see `lose` for
+            // who else writes it.
+            let slot = unsafe { &mut *slot };
+            if slot.lost != 0 && !emit_gap(ring, slot) {
+                return self.lose(LossCause::RingFull);
+            }
+        }
+        let Some(mut entry) = ring.reserve_untyped::<R>(0) else {
+            return self.lose(LossCause::RingFull);
+        };
+        let record = entry.as_mut_ptr();
+        // SAFETY: every record begins with a header, and the entry is ours
+        // until it is submitted.
+        unsafe {
+            write_header(record.cast(), self.kind, flags, self.tid, bpf_ktime_get_ns());
+        }
+        fill(record);
+        entry.submit(NO_WAKEUP);
+    }
+
+    /// Counts the hit as lost and marks its thread, so that the thread's next
+    /// record is preceded by a gap.
+    ///
+    /// The slot is written by its own thread, or by another whose tid agrees in
+    /// the low bits: then the gap becomes everybody's.
+    #[inline(always)]
+    pub fn lose(&self, cause: LossCause) {
+        if let Some(count) = LOSSES.get_ptr_mut(counter_index(self.kind, cause)) {
+            // SAFETY: the pointer is to a map value; the add is atomic, since on
+            // preemptible kernels two programs interleave on one CPU.
+            unsafe {
+                core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
+                    count, 1,
+                );
+            }
+        }
+        let Some(slot) = THREADS.get_ptr_mut(slot_index(self.tid)) else {
+            return;
+        };
+        // SAFETY: as in `emit`.
+        let slot = unsafe { &mut *slot };
+        if slot.lost == 0 {
+            slot.lost_tid = self.tid;
+            // SAFETY: the helper has no precondition.
+            slot.lost_ns = unsafe { bpf_ktime_get_ns() };
+        } else if slot.lost_tid != self.tid {
+            slot.lost_tid = LOST_BY_SEVERAL;
+        }
+        slot.lost += 1;
+    }
+}
+
+/// Submits the gap that a slot holds; false when the ring is full.
+#[inline(always)]
+fn emit_gap<const BYTES: usize>(ring: &RingBuf<u8, BYTES>, slot: &mut ThreadSlot) -> bool {
+    let Some(mut entry) = ring.reserve_untyped::<Gap>(0) else {
+        return false;
+    };
+    let several = slot.lost_tid == LOST_BY_SEVERAL;
+    let (tid, flags) = if several { (0, FLAG_GAP_ALL_THREADS) } else { (slot.lost_tid, 0) };
+    let gap = entry.as_mut_ptr();
+    // SAFETY: the entry is ours until it is submitted.
+    unsafe {
+        write_header(gap.cast(), RecordKind::GAP, flags, tid, slot.lost_ns);
+        (&raw mut (*gap).lost).write(slot.lost);
+    }
+    slot.lost = 0;
+    entry.submit(NO_WAKEUP);
+    true
+}
+
+/// # Safety
+/// `header` is valid for writes.
+#[inline(always)]
+unsafe fn write_header(
+    header: *mut RecordHeader,
+    kind: RecordKind,
+    flags: u16,
+    tid: u32,
+    ts_ns: u64,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        (&raw mut (*header).kind).write(kind);
+        (&raw mut (*header).flags).write(flags);
+        (&raw mut (*header).tid).write(tid);
+        (&raw mut (*header).ts_ns).write(ts_ns);
+    }
+}

@@ -1,0 +1,82 @@
+//! Every map and every global that the loader sets.
+
+use aya_ebpf::{
+    btf_maps::{ArrayOfMaps, RingBuf},
+    macros::{btf_map, map},
+    maps::{Array, PerCpuArray},
+};
+use dial9_bpf_abi::{
+    limits::{MAX_CPUS, TARGET_WORDS},
+    loss::COUNTERS,
+    thread::{SLOTS, ThreadSlot},
+};
+
+/// Size that the inner maps are declared with, bytes; the loader puts rings of
+/// the size it was asked for.
+const DECLARED_RING_BYTES: usize = 4096;
+
+/// One ring for each online CPU, set by the loader; the index is the CPU.
+#[btf_map]
+pub static RINGS: ArrayOfMaps<RingBuf<u8, DECLARED_RING_BYTES>, { MAX_CPUS as usize }> =
+    ArrayOfMaps::new();
+
+/// One bit for each traced process: word `tgid >> 6`, bit `tgid & 63`.
+#[map]
+pub static TARGETS: Array<u64> = Array::with_max_entries(TARGET_WORDS, 0);
+
+/// What is kept for each thread, by `thread::slot_index`.
+#[map]
+pub static THREADS: Array<ThreadSlot> = Array::with_max_entries(SLOTS, 0);
+
+/// Lost hits by CPU, at `loss::counter_index`.
+#[map]
+pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+
+/// 1 when the programs are loaded sleepable and may fault a user page in.
+#[unsafe(no_mangle)]
+static SLEEPABLE: u32 = 0;
+/// The traced process for the scheduler's tracepoint, which runs for all.
+#[unsafe(no_mangle)]
+static SCHED_TGID: u32 = 0;
+/// Offset of `tgid` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_TGID: u32 = 0;
+/// Offset of `pid` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_PID: u32 = 0;
+/// Offset of `se.sum_exec_runtime` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_CPU_NS: u32 = 0;
+
+/// Reads a global that the loader may have set: the compiler must not fold it,
+/// the verifier (frozen `.rodata`) does.
+#[inline(always)]
+fn global(value: &'static u32) -> u32 {
+    // SAFETY: a reference is valid to read.
+    unsafe { core::ptr::read_volatile(value) }
+}
+
+#[inline(always)]
+pub fn is_sleepable() -> bool {
+    global(&SLEEPABLE) == 1
+}
+
+#[inline(always)]
+pub fn sched_tgid() -> u32 {
+    global(&SCHED_TGID)
+}
+
+#[inline(always)]
+pub fn task_tgid_offset() -> usize {
+    global(&TASK_TGID) as usize
+}
+
+#[inline(always)]
+pub fn task_pid_offset() -> usize {
+    global(&TASK_PID) as usize
+}
+
+#[inline(always)]
+pub fn task_cpu_ns_offset() -> usize {
+    global(&TASK_CPU_NS) as usize
+}

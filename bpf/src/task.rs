@@ -1,0 +1,203 @@
+//! Uprobes on what Tokio does with a task: poll, wake, spawn, terminate.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::pt_regs,
+    helpers::{bpf_get_attach_cookie, bpf_probe_read_user, generated::bpf_copy_from_user},
+    macros::uprobe,
+    programs::ProbeContext,
+};
+use dial9_bpf_abi::{
+    cookie,
+    loss::LossCause,
+    record::{FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord},
+};
+
+use crate::{emit::Hit, filter::traced_tid, maps::is_sleepable};
+
+/// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
+/// later, src/runtime/task/core.rs, `Header`).
+const HEADER_VTABLE: u64 = 16;
+
+/// A thread enters a task's poll function.
+///
+/// Hook: uprobe in the function's first instructions · Reads: the task id, and
+/// the vtable where several share the function · Emits: [`PollStart`], 40 bytes
+#[uprobe(sleepable)]
+pub fn poll_start(ctx: ProbeContext) -> u32 {
+    let Some(tid) = traced_tid() else { return 0 };
+    let hit = Hit { kind: RecordKind::POLL_START, tid };
+    let cookie = attach_cookie(&ctx);
+    let header = task_header(&ctx, cookie);
+    let Some(task_id) = read_user(header + cookie::id_offset(cookie)) else {
+        hit.lose(LossCause::UserFault);
+        return 0;
+    };
+    let (vtable, flags) = if cookie::is_shared(cookie) {
+        let Some(address) = read_user(header + HEADER_VTABLE) else {
+            hit.lose(LossCause::UserFault);
+            return 0;
+        };
+        (address, FLAG_VTABLE_ADDRESS)
+    } else {
+        (cookie::vtable(cookie), 0)
+    };
+    // The return address is on the stack: the caller's pointer is 8 above.
+    let sp = stack_pointer(&ctx) + cookie::pushed(cookie) + 8;
+    hit.emit::<PollStart>(flags, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe {
+            (&raw mut (*record).task_id).write(task_id);
+            (&raw mut (*record).sp).write(sp);
+            (&raw mut (*record).vtable).write(vtable);
+        }
+    });
+    0
+}
+
+/// A call to a poll function returned.
+///
+/// Hook: uprobe after the call · Reads: nothing · Emits: [`PollEnd`], 24 bytes
+#[uprobe(sleepable)]
+pub fn poll_end(ctx: ProbeContext) -> u32 {
+    let Some(tid) = traced_tid() else { return 0 };
+    let sp = stack_pointer(&ctx);
+    Hit { kind: RecordKind::POLL_END, tid }.emit::<PollEnd>(0, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe { (&raw mut (*record).sp).write(sp) }
+    });
+    0
+}
+
+/// A task was woken through its waker.
+///
+/// Hook: uprobe in the waker's wake functions · Reads: the task id · Emits:
+/// [`TaskRecord`], 24 bytes
+#[uprobe(sleepable)]
+pub fn wake(ctx: ProbeContext) -> u32 {
+    task_event(&ctx, RecordKind::WAKE)
+}
+
+/// A task reached its end.
+///
+/// Hook: uprobe in Tokio's `Harness::complete` · Reads: the task id · Emits:
+/// [`TaskRecord`], 24 bytes
+#[uprobe(sleepable)]
+pub fn terminate(ctx: ProbeContext) -> u32 {
+    task_event(&ctx, RecordKind::TERMINATE)
+}
+
+/// A task was bound to a runtime.
+///
+/// Hook: uprobe in Tokio's `OwnedTasks::bind_inner` · Reads: the task id and
+/// the vtable · Emits: [`Spawn`], 32 bytes
+#[uprobe(sleepable)]
+pub fn spawn(ctx: ProbeContext) -> u32 {
+    let Some(tid) = traced_tid() else { return 0 };
+    let hit = Hit { kind: RecordKind::SPAWN, tid };
+    let cookie = attach_cookie(&ctx);
+    let header = task_header(&ctx, cookie);
+    let (Some(task_id), Some(vtable)) =
+        (read_user(header + cookie::id_offset(cookie)), read_user(header + HEADER_VTABLE))
+    else {
+        hit.lose(LossCause::UserFault);
+        return 0;
+    };
+    hit.emit::<Spawn>(FLAG_VTABLE_ADDRESS, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe {
+            (&raw mut (*record).task_id).write(task_id);
+            (&raw mut (*record).vtable).write(vtable);
+        }
+    });
+    0
+}
+
+#[inline(always)]
+fn task_event(ctx: &ProbeContext, kind: RecordKind) -> u32 {
+    let Some(tid) = traced_tid() else { return 0 };
+    let cookie = attach_cookie(ctx);
+    if !cookie::counts(cookie, flags(ctx)) {
+        return 0;
+    }
+    let hit = Hit { kind, tid };
+    let Some(task_id) = read_user(task_header(ctx, cookie) + cookie::id_offset(cookie)) else {
+        hit.lose(LossCause::UserFault);
+        return 0;
+    };
+    hit.emit::<TaskRecord>(0, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe { (&raw mut (*record).task_id).write(task_id) }
+    });
+    0
+}
+
+#[inline(always)]
+fn attach_cookie(ctx: &ProbeContext) -> u64 {
+    // SAFETY: the context is the program's own.
+    unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }
+}
+
+/// Eight bytes of the target's memory. A sleepable program faults the page in,
+/// as the target is about to do itself; a plain one gives up.
+#[inline(always)]
+fn read_user(address: u64) -> Option<u64> {
+    if !is_sleepable() {
+        // SAFETY: the helper checks the address.
+        return unsafe { bpf_probe_read_user(address as *const u64) }.ok();
+    }
+    let mut value = 0u64;
+    // SAFETY: the destination is eight bytes of our stack; the helper checks the
+    // source.
+    let status = unsafe {
+        bpf_copy_from_user((&raw mut value).cast(), 8, address as *const core::ffi::c_void)
+    };
+    (status == 0).then_some(value)
+}
+
+#[inline(always)]
+fn registers(ctx: &ProbeContext) -> &pt_regs {
+    // SAFETY: a uprobe's context is the registers of the thread.
+    unsafe { &*ctx.regs }
+}
+
+#[inline(always)]
+fn stack_pointer(ctx: &ProbeContext) -> u64 {
+    registers(ctx).rsp
+}
+
+#[inline(always)]
+fn flags(ctx: &ProbeContext) -> u64 {
+    registers(ctx).eflags
+}
+
+/// The task header, in the register that the cookie names by its number in
+/// instruction encoding.
+///
+/// Each arm reads on its own: the verifier refuses a context pointer plus a
+/// variable, which is what the compiler makes of loads it can merge.
+#[inline(always)]
+fn task_header(ctx: &ProbeContext, cookie: u64) -> u64 {
+    macro_rules! read {
+        ($field:ident) => {
+            // SAFETY: a field of the program's own context.
+            unsafe { core::ptr::read_volatile(&raw const (*ctx.regs).$field) }
+        };
+    }
+    match cookie::header(cookie) {
+        7 => read!(rdi),
+        6 => read!(rsi),
+        2 => read!(rdx),
+        3 => read!(rbx),
+        0 => read!(rax),
+        1 => read!(rcx),
+        5 => read!(rbp),
+        8 => read!(r8),
+        9 => read!(r9),
+        12 => read!(r12),
+        13 => read!(r13),
+        14 => read!(r14),
+        15 => read!(r15),
+        _ => 0,
+    }
+}

@@ -1,0 +1,67 @@
+//! Uprobes on a runtime's worker threads: park and unpark.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_task_btf, bpf_ktime_get_ns},
+    macros::uprobe,
+    programs::ProbeContext,
+};
+use dial9_bpf_abi::{
+    record::{FLAG_CPU_BEHIND, Park, RecordKind},
+    thread::slot_index,
+};
+
+use crate::{
+    emit::Hit,
+    filter::traced_tid,
+    maps::{THREADS, task_cpu_ns_offset},
+};
+
+/// A worker is about to park.
+///
+/// Hook: uprobe on the call of the scheduler's park function · Reads: nothing ·
+/// Emits: [`Park`], 24 bytes
+#[uprobe(sleepable)]
+pub fn park(_ctx: ProbeContext) -> u32 {
+    worker_event(RecordKind::PARK)
+}
+
+/// A worker came back from a park.
+///
+/// Hook: uprobe after that call · Reads: nothing · Emits: [`Park`], 24 bytes
+#[uprobe(sleepable)]
+pub fn unpark(_ctx: ProbeContext) -> u32 {
+    worker_event(RecordKind::UNPARK)
+}
+
+#[inline(always)]
+fn worker_event(kind: RecordKind) -> u32 {
+    let Some(tid) = traced_tid() else { return 0 };
+    let (cpu_ns, flags) = thread_cpu_ns(tid);
+    Hit { kind, tid }.emit::<Park>(flags, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe { (&raw mut (*record).cpu_ns).write(cpu_ns) }
+    });
+    0
+}
+
+/// CPU time of the current thread, ns, and the flags that say how exact it is.
+///
+/// The scheduler's sum at the thread's last switch-in plus the time since: half
+/// of the intervals are right to 50 ns, p99 to 20 us. Without a switch-in seen,
+/// the sum alone, which is brought up to date only at a switch or a tick.
+#[inline(always)]
+fn thread_cpu_ns(tid: u32) -> (u64, u16) {
+    if let Some(slot) = THREADS.get(slot_index(tid))
+        && slot.on_tid == tid
+    {
+        // SAFETY: the helper has no precondition.
+        let now = unsafe { bpf_ktime_get_ns() };
+        return (slot.cpu_ns + (now - slot.on_ns), 0);
+    }
+    // SAFETY: the current task is a valid `task_struct`, the offset its kernel's.
+    let cpu_ns = unsafe {
+        let task = bpf_get_current_task_btf().cast::<u8>();
+        *task.add(task_cpu_ns_offset()).cast::<u64>()
+    };
+    (cpu_ns, FLAG_CPU_BEHIND)
+}
