@@ -1,0 +1,176 @@
+//! What the kernel object must be.
+//!
+//! In: the bytes of an ELF file. Out: what it holds, or what is wrong with it.
+//! It reads just enough of the format for that; the loader checks the rest.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// The programs of the kernel object: uprobes at Tokio's sites, and the one
+/// tracepoint that keeps a thread's on-CPU time.
+pub(crate) const PROGRAMS: [&str; 8] = [
+    "park",
+    "poll_end",
+    "poll_start",
+    "sched_switch",
+    "spawn",
+    "terminate",
+    "unpark",
+    "wake",
+];
+
+/// Helpers that read user memory are for GPL-compatible programs only.
+const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+/// Ten times what the programs need; more means that something else got in.
+const MAX_BYTES: usize = 1 << 20;
+
+const EM_BPF: u16 = 247;
+const SHT_SYMTAB: u32 = 2;
+const SHF_EXECINSTR: u64 = 4;
+const STT_FUNC: u8 = 2;
+
+/// What a good object holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// `section name`, one for each program.
+    pub(crate) programs: Vec<String>,
+    /// Bytes of BTF.
+    pub(crate) btf_bytes: usize,
+}
+
+struct Section<'a> {
+    name: &'a str,
+    kind: u32,
+    flags: u64,
+    bytes: &'a [u8],
+}
+
+/// Checks a kernel object.
+pub(crate) fn check(object: &[u8]) -> Result<Contents> {
+    ensure!(
+        object.len() <= MAX_BYTES,
+        "{} bytes, more than {MAX_BYTES}",
+        object.len()
+    );
+    ensure!(
+        object.starts_with(b"\x7fELF\x02\x01"),
+        "not a 64-bit little-endian ELF file"
+    );
+    let machine = u16_at(object, 18)?;
+    ensure!(machine == EM_BPF, "ELF machine {machine}, not BPF");
+    let sections = sections(object)?;
+    let license = section(&sections, "license")?;
+    ensure!(license.bytes == LICENSE, "the licence is not {LICENSE:?}");
+    let btf_bytes = section(&sections, ".BTF")?.bytes.len();
+    section(&sections, ".BTF.ext")?;
+    Ok(Contents {
+        programs: programs(&sections)?,
+        btf_bytes,
+    })
+}
+
+fn section<'s, 'a>(sections: &'s [Section<'a>], name: &str) -> Result<&'s Section<'a>> {
+    sections
+        .iter()
+        .find(|section| section.name == name && !section.bytes.is_empty())
+        .with_context(|| format!("no section {name}"))
+}
+
+/// Function symbols in program sections. Functions that programs call are in
+/// `.text`.
+fn programs(sections: &[Section<'_>]) -> Result<Vec<String>> {
+    let symbols = sections
+        .iter()
+        .position(|section| section.kind == SHT_SYMTAB)
+        .context("no symbol table")?;
+    let names = section(sections, ".strtab")?.bytes;
+    let mut found = BTreeSet::new();
+    let mut programs = Vec::new();
+    for symbol in sections[symbols].bytes.chunks_exact(24) {
+        let section = sections.get(usize::from(u16_at(symbol, 6)?));
+        let Some(section) = section.filter(|it| it.flags & SHF_EXECINSTR != 0) else {
+            continue;
+        };
+        if symbol[4] & 0xf != STT_FUNC || section.name == ".text" {
+            continue;
+        }
+        let name = text_at(names, u32_at(symbol, 0)?)?;
+        found.insert(name);
+        programs.push(format!("{} {name}", section.name));
+    }
+    let expected = BTreeSet::from(PROGRAMS);
+    let absent: Vec<_> = expected.difference(&found).collect();
+    let extra: Vec<_> = found.difference(&expected).collect();
+    if !absent.is_empty() || !extra.is_empty() {
+        bail!("programs missing: {absent:?}, not expected: {extra:?}");
+    }
+    programs.sort();
+    Ok(programs)
+}
+
+fn sections(object: &[u8]) -> Result<Vec<Section<'_>>> {
+    let table = usize::try_from(u64_at(object, 40)?)?;
+    let entry_bytes = usize::from(u16_at(object, 58)?);
+    let count = usize::from(u16_at(object, 60)?);
+    let names_index = usize::from(u16_at(object, 62)?);
+    let headers: Vec<&[u8]> = (0..count)
+        .map(|index| slice(object, table + index * entry_bytes, 64))
+        .collect::<Result<_>>()?;
+    let names = contents(
+        object,
+        headers
+            .get(names_index)
+            .context("no section of section names")?,
+    )?;
+    headers
+        .iter()
+        .map(|header| {
+            Ok(Section {
+                name: text_at(names, u32_at(header, 0)?)?,
+                kind: u32_at(header, 4)?,
+                flags: u64_at(header, 8)?,
+                bytes: contents(object, header)?,
+            })
+        })
+        .collect()
+}
+
+fn contents<'a>(object: &'a [u8], header: &[u8]) -> Result<&'a [u8]> {
+    const SHT_NOBITS: u32 = 8;
+    if u32_at(header, 4)? == SHT_NOBITS {
+        return Ok(&[]);
+    }
+    let offset = usize::try_from(u64_at(header, 24)?)?;
+    slice(object, offset, usize::try_from(u64_at(header, 32)?)?)
+}
+
+fn text_at(names: &[u8], offset: u32) -> Result<&str> {
+    let rest = names
+        .get(usize::try_from(offset)?..)
+        .context("a name lies outside its table")?;
+    let end = rest
+        .iter()
+        .position(|byte| *byte == 0)
+        .context("a name has no end")?;
+    Ok(str::from_utf8(&rest[..end])?)
+}
+
+fn slice(bytes: &[u8], offset: usize, length: usize) -> Result<&[u8]> {
+    offset
+        .checked_add(length)
+        .and_then(|end| bytes.get(offset..end))
+        .with_context(|| format!("{length} bytes at {offset} lie outside the file"))
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> Result<u16> {
+    Ok(u16::from_le_bytes(slice(bytes, offset, 2)?.try_into()?))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Result<u32> {
+    Ok(u32::from_le_bytes(slice(bytes, offset, 4)?.try_into()?))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> Result<u64> {
+    Ok(u64::from_le_bytes(slice(bytes, offset, 8)?.try_into()?))
+}

@@ -1,0 +1,94 @@
+//! Runs other programs.
+//!
+//! In: a `Command`. Out: its success, or an error that holds the command whole,
+//! so that it can be pasted into a shell. Never: a shell in between.
+
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a folder of the workspace")
+}
+
+/// Cargo in the workspace, with its own `target` whatever the environment says:
+/// the paths that the documentation names are then true.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", root().join("target"));
+    command
+}
+
+/// Runs `command` to its end; its output goes where ours goes.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start: {command:?}"))?;
+    if !status.success() {
+        bail!("{status}: {command:?}");
+    }
+    Ok(())
+}
+
+/// Runs `command` to its end and returns what it wrote to its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start: {command:?}"))?;
+    if !output.status.success() {
+        bail!("{}: {command:?}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("not text: {command:?}"))
+}
+
+/// Runs `command` to its end, shows its standard error and gives each line of it
+/// to `line`. Returns whether it succeeded.
+pub(crate) fn watch(command: &mut Command, mut line: impl FnMut(&str)) -> Result<bool> {
+    let mut child = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start: {command:?}"))?;
+    let stderr = child.stderr.take().expect("stderr is piped above");
+    for text in BufReader::new(stderr).lines() {
+        let text = text?;
+        eprintln!("{text}");
+        line(&text);
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        eprintln!("{status}: {command:?}");
+    }
+    Ok(status.success())
+}
+
+/// Where `program` is, if it is installed: on the path, among the system's
+/// administration tools, or where `cargo install` puts it.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .chain(cargo_bin())
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Whether we run as root.
+pub(crate) fn is_root() -> bool {
+    output(Command::new("id").arg("-u")).is_ok_and(|uid| uid.trim() == "0")
+}
+
+fn cargo_bin() -> Option<PathBuf> {
+    let home = env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
+    Some(home.join("bin"))
+}
