@@ -73,9 +73,9 @@ impl Cookie {
             Some(branch) => branch.code,
             None => 0,
         };
-        self.id_offset % 8 == 0
+        self.id_offset.is_multiple_of(8)
             && self.id_offset <= 2040
-            && self.pushed % 8 == 0
+            && self.pushed.is_multiple_of(8)
             && self.pushed <= 2040
             && self.header.0 < 16
             && code < 16
@@ -96,6 +96,10 @@ impl Cookie {
     }
 
     /// The fields of a packed cookie.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each field is masked to its bits"
+    )]
     pub const fn unpack(word: u64) -> Self {
         Self {
             vtable: word as u32,
@@ -104,7 +108,10 @@ impl Cookie {
             header: Register(header(word)),
             shared: is_shared(word),
             branch: if has_branch(word) {
-                Some(Branch { code: branch_code(word), taken: word >> 54 & 1 == 1 })
+                Some(Branch {
+                    code: branch_code(word),
+                    taken: word >> 54 & 1 == 1,
+                })
             } else {
                 None
             },
@@ -183,9 +190,11 @@ mod tests {
 
     #[test]
     fn packs_and_unpacks_every_field() {
-        for (shared, taken, blocking) in
-            [(false, false, true), (true, true, false), (true, false, true)]
-        {
+        for (shared, taken, blocking) in [
+            (false, false, true),
+            (true, true, false),
+            (true, false, true),
+        ] {
             for code in 0..16 {
                 let cookie = Cookie {
                     vtable: 0xdead_beef,
@@ -205,15 +214,37 @@ mod tests {
 
     #[test]
     fn a_field_out_of_range_does_not_fit() {
-        assert!(!Cookie { id_offset: 2048, ..Cookie::EMPTY }.fits());
-        assert!(!Cookie { id_offset: 36, ..Cookie::EMPTY }.fits());
-        assert!(!Cookie { pushed: 2048, ..Cookie::EMPTY }.fits());
+        assert!(
+            !Cookie {
+                id_offset: 2048,
+                ..Cookie::EMPTY
+            }
+            .fits()
+        );
+        assert!(
+            !Cookie {
+                id_offset: 36,
+                ..Cookie::EMPTY
+            }
+            .fits()
+        );
+        assert!(
+            !Cookie {
+                pushed: 2048,
+                ..Cookie::EMPTY
+            }
+            .fits()
+        );
     }
 
     #[test]
     fn a_branch_counts_only_in_its_direction() {
         let cookie = |code, taken| {
-            Cookie { branch: Some(Branch { code, taken }), ..Cookie::EMPTY }.pack()
+            Cookie {
+                branch: Some(Branch { code, taken }),
+                ..Cookie::EMPTY
+            }
+            .pack()
         };
         let (zero, sign, overflow) = (1 << 6, 1 << 7, 1 << 11);
         // jne (code 5), fall-through counts: a compare-exchange that won.

@@ -1,1 +1,20 @@
-//! stub
+//! Live links and live rings.
+//!
+//! In: a target and its plan. Out: the target's records, as bytes, and counts
+//! of what was lost. Never: a write to the target's memory, a stop of the
+//! target, a pinned object; what is dropped is detached.
+
+pub mod btf;
+pub mod error;
+mod link;
+pub mod privilege;
+mod program;
+pub mod rings;
+mod sys;
+pub mod target;
+pub mod tracer;
+
+pub use error::AttachError;
+pub use link::LinkKind;
+pub use target::Target;
+pub use tracer::{Options, Tracer};

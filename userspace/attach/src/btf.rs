@@ -1,0 +1,195 @@
+//! Offsets of kernel structure members, from the kernel's own type information.
+//!
+//! In: the bytes of /sys/kernel/btf/vmlinux. Out: byte offsets. Never: a guess
+//! by kernel version. (aya-obj keeps its member lookup to itself; btf-rs is
+//! LGPL.) Layout: include/uapi/linux/btf.h.
+
+use std::fs;
+
+use crate::AttachError;
+
+/// Where the running kernel describes its types.
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+const KIND_INT: u32 = 1;
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
+const KIND_FUNC_PROTO: u32 = 13;
+const KIND_VAR: u32 = 14;
+const KIND_DATASEC: u32 = 15;
+const KIND_DECL_TAG: u32 = 17;
+const KIND_ENUM64: u32 = 19;
+
+/// Offsets in `struct task_struct` that the kernel programs use, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskOffsets {
+    /// `tgid`.
+    pub tgid: u32,
+    /// `pid`: the thread id.
+    pub pid: u32,
+    /// `se.sum_exec_runtime`.
+    pub cpu_ns: u32,
+}
+
+impl TaskOffsets {
+    /// The running kernel's offsets.
+    ///
+    /// # Errors
+    /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
+    pub fn of_running_kernel() -> Result<Self, AttachError> {
+        let bytes = fs::read(VMLINUX).map_err(|error| AttachError::Btf {
+            reason: format!("{VMLINUX}: {error}"),
+        })?;
+        Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
+            reason: "task_struct lacks tgid, pid or se.sum_exec_runtime".to_owned(),
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let btf = Btf::parse(bytes)?;
+        Some(Self {
+            tgid: btf.offset("task_struct", &["tgid"])?,
+            pid: btf.offset("task_struct", &["pid"])?,
+            cpu_ns: btf.offset("task_struct", &["se", "sum_exec_runtime"])?,
+        })
+    }
+}
+
+/// One type's place in the type section.
+struct Type {
+    at: usize,
+    kind: u32,
+    members: usize,
+    bit_fields: bool,
+}
+
+/// A parsed BTF blob; type ids start at 1.
+struct Btf<'a> {
+    types: Vec<Type>,
+    type_bytes: &'a [u8],
+    strings: &'a [u8],
+}
+
+impl<'a> Btf<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let header = usize::try_from(word(bytes, 4)?).ok()?;
+        let section = |at: usize| -> Option<&'a [u8]> {
+            let start = header.checked_add(usize::try_from(word(bytes, at)?).ok()?)?;
+            let len = usize::try_from(word(bytes, at + 4)?).ok()?;
+            bytes.get(start..start.checked_add(len)?)
+        };
+        let (type_bytes, strings) = (section(8)?, section(16)?);
+        let mut types = Vec::new();
+        let mut at = 0;
+        while at < type_bytes.len() {
+            let info = word(type_bytes, at + 4)?;
+            let kind = info >> 24 & 0x1f;
+            let members = (info & 0xffff) as usize;
+            types.push(Type {
+                at,
+                kind,
+                members,
+                bit_fields: info >> 31 == 1,
+            });
+            at += 12 + trailer_bytes(kind, members);
+        }
+        Some(Self {
+            types,
+            type_bytes,
+            strings,
+        })
+    }
+
+    /// Offset of a member of a named structure, along a path of members.
+    fn offset(&self, structure: &str, path: &[&str]) -> Option<u32> {
+        let mut current = self.types.iter().find(|candidate| {
+            candidate.kind == KIND_STRUCT && self.name(candidate.at) == Some(structure.as_bytes())
+        })?;
+        let mut offset = 0;
+        for name in path {
+            let (at, of) = self.member(current, name.as_bytes())?;
+            offset += at;
+            current = self.by_id(of)?;
+        }
+        Some(offset)
+    }
+
+    /// Offset and type id of a member, also through anonymous members.
+    fn member(&self, structure: &Type, name: &[u8]) -> Option<(u32, u32)> {
+        if !matches!(structure.kind, KIND_STRUCT | KIND_UNION) {
+            return None;
+        }
+        (0..structure.members).find_map(|index| {
+            let at = structure.at + 12 + index * 12;
+            let of = word(self.type_bytes, at + 4)?;
+            let packed = word(self.type_bytes, at + 8)?;
+            let bits = if structure.bit_fields {
+                packed & 0x00ff_ffff
+            } else {
+                packed
+            };
+            let found = self.name(at)?;
+            if found == name {
+                return Some((bits / 8, of));
+            }
+            let inner = if found.is_empty() {
+                self.by_id(of)?
+            } else {
+                return None;
+            };
+            self.member(inner, name)
+                .map(|(inside, id)| (bits / 8 + inside, id))
+        })
+    }
+
+    fn by_id(&self, id: u32) -> Option<&Type> {
+        self.types.get((id as usize).checked_sub(1)?)
+    }
+
+    /// The name at the first word of a type or member.
+    fn name(&self, at: usize) -> Option<&'a [u8]> {
+        let start = word(self.type_bytes, at)? as usize;
+        self.strings.get(start..)?.split(|byte| *byte == 0).next()
+    }
+}
+
+/// Bytes that follow the common 12 of a type.
+fn trailer_bytes(kind: u32, members: usize) -> usize {
+    match kind {
+        KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,
+        KIND_ARRAY => 12,
+        KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => members * 12,
+        KIND_ENUM | KIND_FUNC_PROTO => members * 8,
+        _ => 0,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_kernel_has_the_offsets() {
+        let offsets = TaskOffsets::of_running_kernel().expect("this kernel has BTF");
+        assert_eq!(offsets.tgid, offsets.pid + 4, "pid and tgid are neighbours");
+        assert!(
+            offsets.cpu_ns > 0 && offsets.cpu_ns.is_multiple_of(8),
+            "{offsets:?}"
+        );
+    }
+
+    #[test]
+    fn truncated_type_information_is_refused() {
+        let bytes = fs::read(VMLINUX).expect("this kernel has BTF");
+        for len in [0, 3, 12, 24, 100, bytes.len() / 2] {
+            assert_eq!(TaskOffsets::parse(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What can keep a target from being traced.
+
+use std::io;
+
+use dial9_bpf_probes::plan::Probe;
+
+/// Loading, attaching or reading failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The process does not exist, or not any more.
+    #[error("no process {pid}")]
+    NoProcess {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// The id is a thread's.
+    #[error("{pid} is a thread of process {leader}")]
+    NotAProcess {
+        /// The pid asked for.
+        pid: u32,
+        /// The process it belongs to.
+        leader: u32,
+    },
+    /// The process has no executable.
+    #[error("process {pid} is a kernel thread")]
+    KernelThread {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// We may not look at the process.
+    #[error("not permitted to open {path}: {missing}")]
+    Forbidden {
+        /// The file of /proc that was refused.
+        path: String,
+        /// The capabilities that we lack.
+        missing: String,
+    },
+    /// The kernel refused for want of a capability.
+    #[error("not permitted to {doing}: {missing}")]
+    Privilege {
+        /// What was refused.
+        doing: String,
+        /// The capabilities that we lack.
+        missing: String,
+    },
+    /// The kernel, or its policy, cannot do it.
+    #[error("the kernel refused to {doing}: {source}")]
+    Kernel {
+        /// What was refused.
+        doing: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The verifier refused a program.
+    #[error("the kernel refused to load program {program}: {source}: {log}")]
+    Verifier {
+        /// The program.
+        program: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+        /// The last line of the verifier's log.
+        log: String,
+    },
+    /// The kernel's type information is absent or lacks a field.
+    #[error("the kernel's BTF is not usable: {reason}")]
+    Btf {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The sites of a probe could not be attached.
+    #[error("could not attach {} to {sites} sites of process {pid}: {source}", .probe.name())]
+    Link {
+        /// The probe.
+        probe: Probe,
+        /// How many sites it has.
+        sites: usize,
+        /// The target.
+        pid: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file of /proc did not read as expected.
+    #[error("could not read {path}: {source}")]
+    Proc {
+        /// The file.
+        path: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The embedded kernel object does not fit this loader.
+    #[error("the embedded kernel object is not usable: {reason}")]
+    Object {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The ring budget does not give every CPU one page.
+    #[error("{bytes} bytes of rings are too few: {cpus} CPUs need {least} bytes")]
+    RingBudget {
+        /// The budget asked for.
+        bytes: u64,
+        /// CPUs online.
+        cpus: usize,
+        /// The least budget that works.
+        least: u64,
+    },
+}

@@ -1,0 +1,192 @@
+//! The kernel programs for the probes: found in the object, relocated, loaded.
+//!
+//! In: the embedded object and the maps that aya made. Out: program fds. Never:
+//! a program by a name that is not tested against the object.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
+};
+
+use aya::{
+    Ebpf,
+    maps::{Map, MapData},
+};
+use aya_obj::{Object, generated::bpf_insn};
+use dial9_bpf_probes::plan::Probe;
+
+use crate::{AttachError, link::LinkKind, privilege, sys};
+
+/// Name of the scheduler's program in the object.
+pub(crate) const SCHED_SWITCH: &str = "sched_switch";
+
+/// Name of a probe's program in the object.
+pub(crate) const fn program_name(probe: Probe) -> &'static str {
+    match probe {
+        Probe::PollStart => "poll_start",
+        Probe::PollEnd => "poll_end",
+        Probe::Wake => "wake",
+        Probe::Spawn => "spawn",
+        Probe::Terminate => "terminate",
+        Probe::Park => "park",
+        Probe::Unpark => "unpark",
+    }
+}
+
+/// What this kernel can do with uprobe programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    pub(crate) link: LinkKind,
+    pub(crate) sleepable: bool,
+}
+
+impl Abilities {
+    /// Asks the kernel, best first: multi and sleepable (6.6), multi, perf and
+    /// sleepable (6.0), perf.
+    ///
+    /// # Errors
+    /// [`AttachError::Privilege`] or [`AttachError::Kernel`] when it takes none.
+    pub(crate) fn probe(wanted: Option<LinkKind>) -> Result<Self, AttachError> {
+        let kinds = match wanted {
+            Some(kind) => vec![kind],
+            None => vec![LinkKind::Multi, LinkKind::Perf],
+        };
+        let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
+        for link in kinds {
+            for sleepable in [true, false] {
+                match load_empty(link, sleepable) {
+                    Ok(_) => return Ok(Self { link, sleepable }),
+                    Err((error, _)) => refusal = error,
+                }
+            }
+        }
+        Err(refused("load a uprobe program", refusal))
+    }
+}
+
+/// Loads a program that does nothing.
+fn load_empty(link: LinkKind, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
+    // r0 = 0; exit (Documentation/bpf/standardization/instruction-set.rst).
+    let instructions = [instruction(0xb7), instruction(0x95)];
+    sys::load_program(&sys::ProgramLoad {
+        instructions: &instructions,
+        license: c"GPL",
+        name: "dial9_ability",
+        multi: link == LinkKind::Multi,
+        sleepable,
+    })
+}
+
+fn instruction(code: u8) -> bpf_insn {
+    bpf_insn {
+        code,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(0, 0),
+        off: 0,
+        imm: 0,
+    }
+}
+
+/// The object's programs, relocated against live maps.
+pub(crate) struct Programs {
+    object: Object,
+    abilities: Abilities,
+}
+
+impl Programs {
+    /// # Errors
+    /// [`AttachError::Object`] when the object does not relocate.
+    pub(crate) fn relocate(
+        bytes: &[u8],
+        ebpf: &Ebpf,
+        abilities: Abilities,
+    ) -> Result<Self, AttachError> {
+        let broken = |error: &dyn std::error::Error| AttachError::Object {
+            reason: error.to_string(),
+        };
+        let mut object = Object::parse(bytes).map_err(|error| broken(&error))?;
+        let fds: HashMap<&str, RawFd> = ebpf
+            .maps()
+            .filter_map(|(name, map)| Some((name, map_fd(map)?)))
+            .collect();
+        let maps: Vec<_> = object.maps.drain().collect();
+        let code: HashSet<usize> = object
+            .functions
+            .keys()
+            .map(|(section, _)| *section)
+            .collect();
+        let live = maps
+            .iter()
+            .filter_map(|(name, map)| fds.get(name.as_str()).map(|fd| (name.as_str(), *fd, map)));
+        object
+            .relocate_maps(live, &code)
+            .map_err(|error| broken(&error))?;
+        object
+            .relocate_calls(&code)
+            .map_err(|error| broken(&error))?;
+        Ok(Self { object, abilities })
+    }
+
+    /// # Errors
+    /// [`AttachError::Verifier`] with the last line of the verifier's log.
+    pub(crate) fn load(&self, probe: Probe) -> Result<OwnedFd, AttachError> {
+        let name = program_name(probe);
+        let absent = || AttachError::Object {
+            reason: format!("no program {name}"),
+        };
+        let program = self.object.programs.get(name).ok_or_else(absent)?;
+        let function = self
+            .object
+            .functions
+            .get(&program.function_key())
+            .ok_or_else(absent)?;
+        let loaded = sys::load_program(&sys::ProgramLoad {
+            instructions: &function.instructions,
+            license: &program.license,
+            name,
+            multi: self.abilities.link == LinkKind::Multi,
+            sleepable: self.abilities.sleepable,
+        });
+        loaded.map_err(|(source, log)| {
+            if log.is_empty() {
+                return refused(&format!("load program {name}"), source);
+            }
+            let last = log
+                .lines()
+                .rev()
+                .find(|line| !line.starts_with("processed"));
+            let log = last.unwrap_or_default().to_owned();
+            AttachError::Verifier {
+                program: name,
+                source,
+                log,
+            }
+        })
+    }
+}
+
+/// The fd of a map of the types that the object declares.
+fn map_fd(map: &Map) -> Option<RawFd> {
+    let data: &MapData = match map {
+        Map::Array(data) | Map::PerCpuArray(data) | Map::ArrayOfMaps(data) => data,
+        _ => return None,
+    };
+    Some(data.fd().as_fd().as_raw_fd())
+}
+
+/// An error for what the kernel refused: for want of a capability, or because
+/// it cannot.
+pub(crate) fn refused(doing: &str, source: io::Error) -> AttachError {
+    let denied = source.kind() == io::ErrorKind::PermissionDenied;
+    match privilege::missing() {
+        Some(missing) if denied => AttachError::Privilege {
+            doing: doing.to_owned(),
+            missing,
+        },
+        _ => AttachError::Kernel {
+            doing: doing.to_owned(),
+            source,
+        },
+    }
+}

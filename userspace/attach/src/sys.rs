@@ -1,0 +1,182 @@
+//! The system calls that no library makes for us: `bpf(2)` for `uprobe_multi`,
+//! `perf_event_open(2)` for its fallback.
+//!
+//! aya 0.14 cannot load a program with the attach type `BPF_TRACE_UPROBE_MULTI`,
+//! nor toggle sleepable. This module and the loading half of `program.rs` go
+//! away with the first aya that can (0.15, which needs rustc 1.98).
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "the kernel takes fds, sizes and counts, all small, as u32"
+)]
+
+use std::{
+    ffi::CStr,
+    io, mem,
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+};
+
+use aya_obj::generated::{
+    bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_type, perf_event_attr,
+};
+
+/// `BPF_F_SLEEPABLE` (include/uapi/linux/bpf.h).
+const F_SLEEPABLE: u32 = 1 << 4;
+/// `PERF_FLAG_FD_CLOEXEC` (`include/uapi/linux/perf_event.h`).
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+/// Bytes for the verifier's complaint.
+const LOG_BYTES: usize = 1 << 20;
+
+/// What to load.
+pub(crate) struct ProgramLoad<'a> {
+    pub(crate) instructions: &'a [bpf_insn],
+    pub(crate) license: &'a CStr,
+    pub(crate) name: &'a str,
+    pub(crate) multi: bool,
+    pub(crate) sleepable: bool,
+}
+
+/// Loads a uprobe program.
+///
+/// # Errors
+/// The kernel's answer, with the verifier's log (empty where it had none).
+pub(crate) fn load_program(load: &ProgramLoad<'_>) -> Result<OwnedFd, (io::Error, String)> {
+    match try_load(load, None) {
+        Ok(fd) => Ok(fd),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err((error, String::new())),
+        Err(_) => {
+            let mut log = vec![0; LOG_BYTES];
+            let loaded = try_load(load, Some(&mut log));
+            loaded.map_err(|error| {
+                let text = String::from_utf8_lossy(&log);
+                (error, text.trim_end_matches('\0').to_owned())
+            })
+        }
+    }
+}
+
+fn try_load(load: &ProgramLoad<'_>, log: Option<&mut Vec<u8>>) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let fields = unsafe { &mut attr.__bindgen_anon_3 };
+    fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+    if load.multi {
+        fields.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    }
+    if load.sleepable {
+        fields.prog_flags = F_SLEEPABLE;
+    }
+    fields.insns = load.instructions.as_ptr() as u64;
+    fields.insn_cnt = load.instructions.len() as u32;
+    fields.license = load.license.as_ptr() as u64;
+    for (to, from) in fields.prog_name.iter_mut().take(15).zip(load.name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    if let Some(log) = log {
+        fields.log_buf = log.as_mut_ptr() as u64;
+        fields.log_size = log.len() as u32;
+        fields.log_level = 1;
+    }
+    bpf_fd(bpf_cmd::BPF_PROG_LOAD, &mut attr)
+}
+
+/// One link for all `offsets` of the file at `path`, in the process `pid` only.
+///
+/// # Errors
+/// The kernel's answer; `EINVAL` where it does not know the link type.
+pub(crate) fn link_uprobe_multi(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    offsets: &[u64],
+    cookies: &[u64],
+    pid: u32,
+) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let link = unsafe { &mut attr.link_create };
+    link.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+    link.attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    // SAFETY: as above.
+    let multi = unsafe { &mut link.__bindgen_anon_3.uprobe_multi };
+    multi.path = path.as_ptr() as u64;
+    multi.offsets = offsets.as_ptr() as u64;
+    multi.cookies = cookies.as_ptr() as u64;
+    multi.cnt = offsets.len() as u32;
+    multi.pid = pid;
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+}
+
+/// A perf event on one offset and a link of the program to it; both live as
+/// long as their fds.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn link_perf(
+    program: BorrowedFd<'_>,
+    pmu: u32,
+    path: &CStr,
+    offset: u64,
+    cookie: u64,
+    pid: u32,
+) -> io::Result<[OwnedFd; 2]> {
+    let event = perf_event_uprobe(pmu, path, offset, pid)?;
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let link = unsafe { &mut attr.link_create };
+    link.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+    link.__bindgen_anon_2.target_fd = event.as_raw_fd() as u32;
+    link.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
+    link.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    let link = bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)?;
+    Ok([link, event])
+}
+
+fn perf_event_uprobe(pmu: u32, path: &CStr, offset: u64, pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid perf_event_attr.
+    let mut attr: perf_event_attr = unsafe { mem::zeroed() };
+    attr.type_ = pmu;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.probe_offset = offset;
+    let none: libc::c_long = -1;
+    // SAFETY: the attribute and the path outlive the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw mut attr,
+            libc::c_long::from(pid),
+            none,
+            none,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    own(fd)
+}
+
+fn zeroed_attr() -> bpf_attr {
+    // SAFETY: all-zero is valid for every member of the union.
+    unsafe { mem::zeroed() }
+}
+
+fn bpf_fd(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
+    // SAFETY: what the attribute points at outlives the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_long,
+            std::ptr::from_mut(attr),
+            size_of::<bpf_attr>(),
+        )
+    };
+    own(fd)
+}
+
+fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this fd.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}

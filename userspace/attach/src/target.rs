@@ -1,0 +1,248 @@
+//! The traced process.
+//!
+//! In: a pid. Out: its identity, its executable as the kernel knows it, and
+//! whether it still is the same process. Never: a path from inside a container,
+//! an attach by ptrace, a stop.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::PathBuf,
+};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::{AttachError, privilege};
+
+/// `PF_KTHREAD` (include/linux/sched.h), in the flags of /proc/PID/stat.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// Largest executable that is read, bytes.
+const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
+
+/// A process, known by pid and start time; pids are reused, this pair is not.
+#[derive(Debug)]
+pub struct Target {
+    pid: u32,
+    start_ticks: u64,
+    executable: File,
+    executable_id: (u64, u64),
+    path: PathBuf,
+    pidfd: OwnedFd,
+}
+
+impl Target {
+    /// Opens the process `pid` and its executable.
+    ///
+    /// # Errors
+    /// [`AttachError::NoProcess`], [`AttachError::NotAProcess`] for a thread's
+    /// id, [`AttachError::KernelThread`], [`AttachError::Forbidden`].
+    pub fn open(pid: u32) -> Result<Self, AttachError> {
+        let gone = || AttachError::NoProcess { pid };
+        let raw = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(gone)?;
+        let stat = Stat::read(pid).ok_or_else(gone)?;
+        if stat.flags & KERNEL_THREAD != 0 {
+            return Err(AttachError::KernelThread { pid });
+        }
+        let leader = thread_group(pid).ok_or_else(gone)?;
+        if leader != pid {
+            return Err(AttachError::NotAProcess { pid, leader });
+        }
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| gone())?;
+        let link = format!("/proc/{pid}/exe");
+        let refused = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => AttachError::Forbidden {
+                path: link.clone(),
+                missing: privilege::missing().unwrap_or_else(|| error.to_string()),
+            },
+            _ => gone(),
+        };
+        let path = fs::read_link(&link).map_err(refused)?;
+        let executable = File::open(&link).map_err(refused)?;
+        let metadata = executable.metadata().map_err(refused)?;
+        if Stat::read(pid).map(|now| now.start_ticks) != Some(stat.start_ticks) {
+            return Err(gone());
+        }
+        Ok(Self {
+            pid,
+            start_ticks: stat.start_ticks,
+            executable,
+            executable_id: (metadata.dev(), metadata.ino()),
+            path,
+            pidfd,
+        })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When the process started, in clock ticks since boot.
+    pub fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
+    /// The executable's path as the kernel prints it; for messages only.
+    pub fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    /// Readable once the process has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// A path that leads to the executable's very file, also when it was
+    /// replaced or lies in another mount namespace; valid while `self` lives.
+    pub fn executable_link(&self) -> String {
+        format!("/proc/self/fd/{}", self.executable.as_raw_fd())
+    }
+
+    /// The bytes of the executable.
+    ///
+    /// # Errors
+    /// [`AttachError::Proc`] when it cannot be read or is over 2 GiB.
+    pub fn read_executable(&self) -> Result<Vec<u8>, AttachError> {
+        let failed = |source| AttachError::Proc {
+            path: self.path.display().to_string(),
+            source,
+        };
+        let len = self.executable.metadata().map_err(failed)?.len();
+        if len > MAX_EXECUTABLE_BYTES {
+            return Err(failed(io::Error::other(format!(
+                "{len} bytes is too large"
+            ))));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+        (&self.executable).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(bytes)
+    }
+
+    /// Run-time address of the executable's first mapped page, and that page's
+    /// offset in the file, bytes.
+    ///
+    /// # Errors
+    /// [`AttachError::NoProcess`] when the process is gone,
+    /// [`AttachError::Proc`] when none of its mappings is of the executable.
+    pub fn first_mapping(&self) -> Result<(u64, u64), AttachError> {
+        let path = format!("/proc/{}/maps", self.pid);
+        let maps =
+            fs::read_to_string(&path).map_err(|_| AttachError::NoProcess { pid: self.pid })?;
+        maps.lines()
+            .find_map(|line| mapping_of(line, self.executable_id.1))
+            .ok_or_else(|| {
+                let source = io::Error::other("no mapping of the executable");
+                AttachError::Proc { path, source }
+            })
+    }
+
+    /// Whether the process is still this one, running this executable.
+    pub fn is_same(&self) -> bool {
+        let id = fs::metadata(format!("/proc/{}/exe", self.pid))
+            .map(|metadata| (metadata.dev(), metadata.ino()));
+        let start = Stat::read(self.pid).map(|stat| stat.start_ticks);
+        id.ok() == Some(self.executable_id) && start == Some(self.start_ticks)
+    }
+
+    /// CPUs that the process may run on, by its affinity.
+    pub fn allowed_cpus(&self) -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
+        Some(
+            mask.chars()
+                .filter_map(|digit| digit.to_digit(16))
+                .map(u32::count_ones)
+                .sum(),
+        )
+    }
+}
+
+/// What /proc/PID/stat says (man 5 `proc_pid_stat`).
+struct Stat {
+    flags: u64,
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        // After the name: state is field 3, flags field 9, starttime field 22.
+        let flags = fields.nth(6)?.parse().ok()?;
+        let start_ticks = fields.nth(12)?.parse().ok()?;
+        Some(Self { flags, start_ticks })
+    }
+}
+
+fn thread_group(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:"))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Start address and file offset of a maps line, if it is of the inode.
+///
+/// The device is not compared: on overlay and btrfs, maps shows another than
+/// `stat`; the first mapping of the executable's inode is the executable's.
+fn mapping_of(line: &str, inode: u64) -> Option<(u64, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, _) = fields.next()?.split_once('-')?;
+    let offset = fields.nth(1)?;
+    if fields.nth(1)?.parse() != Ok(inode) {
+        return None;
+    }
+    Some((
+        u64::from_str_radix(start, 16).ok()?,
+        u64::from_str_radix(offset, 16).ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_ourselves() {
+        let target = Target::open(std::process::id()).expect("we exist");
+        assert!(target.is_same());
+        assert!(target.start_ticks() > 0);
+        let bytes = target.read_executable().expect("readable");
+        assert_eq!(&bytes[..4], b"\x7fELF");
+        let (address, offset) = target.first_mapping().expect("mapped");
+        assert!(address > 0 && offset == 0);
+        assert!(target.allowed_cpus() >= Some(1));
+    }
+
+    #[test]
+    fn a_kernel_thread_is_no_target() {
+        let error = Target::open(2).expect_err("kthreadd");
+        assert_eq!(error.to_string(), "process 2 is a kernel thread");
+    }
+
+    #[test]
+    fn a_pid_that_never_was_is_no_target() {
+        let error = Target::open(u32::MAX).expect_err("beyond pid_max");
+        assert_eq!(error.to_string(), "no process 4294967295");
+    }
+
+    #[test]
+    fn reads_a_line_of_maps() {
+        let line = "55d0c8a00000-55d0c8a2f000 r--p 00002000 fe:00 1311 /usr/bin/app";
+        assert_eq!(mapping_of(line, 1311), Some((0x55d0_c8a0_0000, 0x2000)));
+        assert_eq!(mapping_of(line, 1312), None);
+        assert_eq!(mapping_of("garbage", 1), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! The one place where programs, maps, rings and links of a target meet.
+//!
+//! In: a target, then its plan. Out: records through [`Tracer::drain`], losses
+//! and gaps. Never: anything that outlives it; dropping it detaches.
+
+use std::os::fd::OwnedFd;
+
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{Array, Map, MapData, PerCpuArray},
+    programs::{BtfTracePoint, ProgramError},
+};
+use dial9_bpf_abi::{
+    limits::DEFAULT_RING_BYTES,
+    loss::{LossCause, counter_index},
+    record::RecordKind,
+    thread::{LOST_BY_SEVERAL, SLOTS, ThreadSlot},
+};
+use dial9_bpf_probes::plan::{Plan, Probe, Site};
+
+use crate::{
+    AttachError, Target,
+    btf::TaskOffsets,
+    link::{LinkKind, Links},
+    program::{Abilities, Programs, SCHED_SWITCH, refused},
+    rings::{Rings, os_error},
+};
+
+/// The kernel object, built by `cargo xtask build-ebpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OBJECT"));
+
+/// The order of attaching; links are dropped the other way round. What ends an
+/// interval is there before what begins it, so that none begins and cannot end.
+const ATTACH_ORDER: [Probe; 7] = [
+    Probe::Unpark,
+    Probe::Park,
+    Probe::Terminate,
+    Probe::PollEnd,
+    Probe::Spawn,
+    Probe::Wake,
+    Probe::PollStart,
+];
+
+/// How to trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Budget of all rings together, bytes.
+    pub ring_bytes: u64,
+    /// How to attach; `None` takes the best the kernel has.
+    pub link: Option<LinkKind>,
+}
+
+impl Options {
+    /// What the command uses without flags.
+    pub const STANDARD: Self = Self {
+        ring_bytes: DEFAULT_RING_BYTES,
+        link: None,
+    };
+}
+
+/// Hits that were lost, by where, what and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The CPU.
+    pub cpu: u32,
+    /// What the hits would have become.
+    pub kind: RecordKind,
+    /// Why they did not.
+    pub cause: LossCause,
+    /// How many since the programs were loaded.
+    pub lost: u64,
+}
+
+/// A thread that lost hits and has had no record since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingGap {
+    /// The thread; `None` stands for every thread.
+    pub tid: Option<u32>,
+    /// When the first lost hit happened, `CLOCK_MONOTONIC`, ns.
+    pub since_ns: u64,
+    /// Hits lost since.
+    pub lost: u64,
+}
+
+/// A target's programs, maps, rings and links.
+#[derive(Debug)]
+pub struct Tracer {
+    links: Vec<Links>,
+    rings: Rings,
+    programs: Vec<(Probe, OwnedFd)>,
+    ebpf: Ebpf,
+    abilities: Abilities,
+    cpu_time_behind: Option<String>,
+}
+
+impl Tracer {
+    /// Loads everything; nothing is attached to the target yet.
+    ///
+    /// # Errors
+    /// [`AttachError::Privilege`], [`AttachError::Kernel`],
+    /// [`AttachError::Btf`], [`AttachError::Verifier`],
+    /// [`AttachError::RingBudget`].
+    pub fn load(target: &Target, options: Options) -> Result<Self, AttachError> {
+        let abilities = Abilities::probe(options.link)?;
+        let offsets = TaskOffsets::of_running_kernel()?;
+        let mut ebpf = load_maps(target, abilities, offsets)?;
+        let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, options.ring_bytes)?;
+        mark_target(&mut ebpf, target.pid())?;
+        let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
+        let programs = Probe::ALL
+            .into_iter()
+            .map(|probe| Ok((probe, relocated.load(probe)?)))
+            .collect::<Result<_, AttachError>>()?;
+        let cpu_time_behind = attach_scheduler(&mut ebpf)
+            .err()
+            .map(|error| error.to_string());
+        Ok(Self {
+            links: Vec::new(),
+            rings,
+            programs,
+            ebpf,
+            abilities,
+            cpu_time_behind,
+        })
+    }
+
+    /// Attaches to every site of the plan, or to none.
+    ///
+    /// # Errors
+    /// [`AttachError::NoProcess`] when the target ended meanwhile,
+    /// [`AttachError::Link`] with what the kernel answered.
+    pub fn attach(&mut self, target: &Target, plan: &Plan) -> Result<(), AttachError> {
+        let mut links = Vec::with_capacity(ATTACH_ORDER.len());
+        for probe in ATTACH_ORDER {
+            let sites: Vec<&Site> = plan
+                .sites
+                .iter()
+                .filter(|site| site.probe == probe)
+                .collect();
+            let program = self.programs.iter().find(|(of, _)| *of == probe);
+            let (Some((_, program)), false) = (program, sites.is_empty()) else {
+                continue;
+            };
+            let attached = Links::attach(self.abilities.link, program, target, &sites);
+            links.push(attached.map_err(|source| {
+                if target.is_same() {
+                    AttachError::Link {
+                        probe,
+                        sites: sites.len(),
+                        pid: target.pid(),
+                        source,
+                    }
+                } else {
+                    AttachError::NoProcess { pid: target.pid() }
+                }
+            })?);
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    /// Detaches; the rings keep what they hold.
+    pub fn detach(&mut self) {
+        while let Some(links) = self.links.pop() {
+            drop(links);
+        }
+    }
+
+    /// How the programs are attached.
+    pub fn link_kind(&self) -> LinkKind {
+        self.abilities.link
+    }
+
+    /// Bytes of all rings together.
+    pub fn ring_bytes(&self) -> u64 {
+        self.rings.total_bytes()
+    }
+
+    /// Why CPU times lag behind by up to a tick; `None` when they are exact.
+    pub fn cpu_time_behind(&self) -> Option<&str> {
+        self.cpu_time_behind.as_deref()
+    }
+
+    /// Hands every record that is in the rings to `take`, with its CPU: see
+    /// [`Rings::drain`].
+    pub fn drain(&mut self, take: impl FnMut(u32, &[u8])) -> u64 {
+        self.rings.drain(take)
+    }
+
+    /// What was lost so far; only counts above zero.
+    ///
+    /// # Errors
+    /// [`AttachError::Kernel`] when the counters cannot be read.
+    pub fn losses(&self) -> Result<Vec<Loss>, AttachError> {
+        let counters: PerCpuArray<&MapData, u64> = self
+            .ebpf
+            .map("LOSSES")
+            .ok_or_else(|| absent("LOSSES"))?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        let mut losses = Vec::new();
+        for kind in RecordKind::HITS {
+            for cause in LossCause::ALL {
+                let counts = counters
+                    .get(&counter_index(kind, cause), 0)
+                    .map_err(|error| map_unreadable(&error))?;
+                let lost = (0..).zip(counts.iter()).filter(|(_, lost)| **lost > 0);
+                losses.extend(lost.map(|(cpu, lost)| Loss {
+                    cpu,
+                    kind,
+                    cause,
+                    lost: *lost,
+                }));
+            }
+        }
+        Ok(losses)
+    }
+
+    /// Threads whose last hits were lost; to be asked after the last drain.
+    ///
+    /// # Errors
+    /// [`AttachError::Kernel`] when the slots cannot be read.
+    pub fn pending_gaps(&self) -> Result<Vec<PendingGap>, AttachError> {
+        let slots: Array<&MapData, SlotBytes> = self
+            .ebpf
+            .map("THREADS")
+            .ok_or_else(|| absent("THREADS"))?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        let mut gaps = Vec::new();
+        for index in 0..SLOTS {
+            let SlotBytes(slot) = slots
+                .get(&index, 0)
+                .map_err(|error| map_unreadable(&error))?;
+            if slot.lost > 0 {
+                let tid = (slot.lost_tid != LOST_BY_SEVERAL).then_some(slot.lost_tid);
+                gaps.push(PendingGap {
+                    tid,
+                    since_ns: slot.lost_ns,
+                    lost: slot.lost,
+                });
+            }
+        }
+        Ok(gaps)
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// A [`ThreadSlot`] as aya reads map values.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct SlotBytes(ThreadSlot);
+
+// SAFETY: integers without padding; every bit pattern is valid.
+unsafe impl aya::Pod for SlotBytes {}
+
+fn load_maps(
+    target: &Target,
+    abilities: Abilities,
+    offsets: TaskOffsets,
+) -> Result<Ebpf, AttachError> {
+    let sleepable = u32::from(abilities.sleepable);
+    let tgid = target.pid();
+    EbpfLoader::new()
+        .override_global("SLEEPABLE", &sleepable, true)
+        .override_global("SCHED_TGID", &tgid, true)
+        .override_global("TASK_TGID", &offsets.tgid, true)
+        .override_global("TASK_PID", &offsets.pid, true)
+        .override_global("TASK_CPU_NS", &offsets.cpu_ns, true)
+        .load(OBJECT)
+        .map_err(|error| refused("create the BPF maps", os_error(&error)))
+}
+
+/// Sets the target's bit in the filter.
+fn mark_target(ebpf: &mut Ebpf, pid: u32) -> Result<(), AttachError> {
+    let mut targets: Array<&mut MapData, u64> = map_mut(ebpf, "TARGETS")?
+        .try_into()
+        .map_err(|error| map_unreadable(&error))?;
+    targets
+        .set(pid >> 6, 1u64 << (pid & 63), 0)
+        .map_err(|error| map_unreadable(&error))
+}
+
+/// Attaches to the scheduler's switches, for exact CPU times; where the kernel
+/// or its policy refuses, CPU times lag.
+fn attach_scheduler(ebpf: &mut Ebpf) -> Result<(), AttachError> {
+    let btf = Btf::from_sys_fs().map_err(|error| AttachError::Btf {
+        reason: error.to_string(),
+    })?;
+    let doing = "attach to sched_switch";
+    let failed = |error: ProgramError| refused(doing, os_error(&error));
+    let program: &mut BtfTracePoint = ebpf
+        .program_mut(SCHED_SWITCH)
+        .ok_or_else(|| absent(SCHED_SWITCH))?
+        .try_into()
+        .map_err(failed)?;
+    program.load(SCHED_SWITCH, &btf).map_err(failed)?;
+    program.attach().map_err(failed)?;
+    Ok(())
+}
+
+fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Map, AttachError> {
+    ebpf.map_mut(name).ok_or_else(|| absent(name))
+}
+
+fn absent(name: &str) -> AttachError {
+    AttachError::Object {
+        reason: format!("no {name}"),
+    }
+}
+
+fn map_unreadable(error: &(dyn std::error::Error + 'static)) -> AttachError {
+    refused("read a BPF map", os_error(error))
+}
