@@ -1,0 +1,8 @@
+//! What the test programs share: counting, idleness, and the protocol.
+//!
+//! In: futures to spawn. Out: one line of truth for each task. Never: a wake,
+//! a poll or a spawn that it does not count, nor anything of the tracer.
+
+pub mod count;
+pub mod quiet;
+pub mod script;
