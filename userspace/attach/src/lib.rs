@@ -7,6 +7,7 @@
 pub mod btf;
 pub mod error;
 mod link;
+pub mod price;
 pub mod privilege;
 mod program;
 pub mod rings;
@@ -16,5 +17,6 @@ pub mod tracer;
 
 pub use error::AttachError;
 pub use link::LinkKind;
+pub use price::Prices;
 pub use target::Target;
 pub use tracer::{Options, Tracer};

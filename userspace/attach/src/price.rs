@@ -1,0 +1,193 @@
+//! What a hit costs on this machine, measured when asked.
+//!
+//! In: nothing but ourselves: three functions of a few instructions in our own
+//! executable, probed by the very programs that the target gets. Out: ns a hit
+//! by instruction class. Never: a figure from another machine.
+
+use std::{fs, time::Instant};
+
+use dial9_bpf_abi::cookie::Cookie;
+use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+
+use crate::{AttachError, Options, Target, Tracer};
+
+/// Rounds of which the median is taken.
+const ROUNDS: usize = 7;
+/// Hits in a round at an emulated instruction.
+const HITS: u32 = 4_000;
+/// Hits in a round at a single-stepped one, which is some 20 times dearer.
+const STEPPED_HITS: u32 = 400;
+/// Room for one round's records and more, bytes on each CPU.
+const RING_BYTES: u64 = 4 << 20;
+
+std::arch::global_asm!(
+    ".pushsection .text.dial9_price, \"ax\", @progbits",
+    ".balign 16",
+    "dial9_price_nop: nop; ret",
+    ".balign 16",
+    "dial9_price_push: push rax; pop rax; ret",
+    ".balign 16",
+    "dial9_price_step: mov eax, edi; ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn dial9_price_nop(header: *const u64);
+    fn dial9_price_push(header: *const u64);
+    fn dial9_price_step(header: *const u64);
+}
+
+type Probed = unsafe extern "C" fn(*const u64);
+
+/// What a hit adds to the thread that makes it, ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// A record at a `nop` or a jump.
+    pub emulated_ns: f64,
+    /// A record at a `push` or a call.
+    pub emulated_stack_ns: f64,
+    /// A record at any other instruction.
+    pub single_stepped_ns: f64,
+    /// Reading the task's id from the target's memory, where a record has one.
+    pub user_read_ns: f64,
+}
+
+impl Prices {
+    /// Measures; takes about 0.2 s.
+    ///
+    /// # Errors
+    /// As [`Tracer::load`] and [`Tracer::attach`].
+    pub fn measure() -> Result<Self, AttachError> {
+        use InstructionClass::{Emulated, EmulatedStack, SingleStepped};
+        let target = Target::open(std::process::id())?;
+        let options = Options {
+            ring_bytes: RING_BYTES,
+            ..Options::STANDARD
+        };
+        let mut tracer = Tracer::load(&target, options)?;
+        let mut price = |probe, class, function, hits| {
+            hit_ns(
+                &mut tracer,
+                &target,
+                &Trial {
+                    probe,
+                    class,
+                    function,
+                    hits,
+                },
+            )
+        };
+        let emulated_ns = price(Probe::PollEnd, Emulated, dial9_price_nop, HITS)?;
+        let start_ns = price(Probe::PollStart, Emulated, dial9_price_nop, HITS)?;
+        Ok(Self {
+            emulated_ns,
+            emulated_stack_ns: price(Probe::PollEnd, EmulatedStack, dial9_price_push, HITS)?,
+            single_stepped_ns: price(
+                Probe::PollEnd,
+                SingleStepped,
+                dial9_price_step,
+                STEPPED_HITS,
+            )?,
+            user_read_ns: (start_ns - emulated_ns).max(0.0),
+        })
+    }
+
+    /// What a hit of `probe` at an instruction of `class` adds, ns.
+    pub fn hit_ns(&self, probe: Probe, class: InstructionClass) -> f64 {
+        let record = match class {
+            InstructionClass::Emulated => self.emulated_ns,
+            InstructionClass::EmulatedStack => self.emulated_stack_ns,
+            InstructionClass::SingleStepped => self.single_stepped_ns,
+        };
+        let reads = match probe {
+            Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
+            Probe::PollStart | Probe::Wake | Probe::Terminate => 1.0,
+            Probe::Spawn => 2.0,
+        };
+        record + reads * self.user_read_ns
+    }
+}
+
+struct Trial {
+    probe: Probe,
+    class: InstructionClass,
+    function: Probed,
+    hits: u32,
+}
+
+/// Median over the rounds of what probing adds to a call, ns.
+fn hit_ns(tracer: &mut Tracer, target: &Target, trial: &Trial) -> Result<f64, AttachError> {
+    let plan = one_site(trial)?;
+    let mut added = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        added.push(-call_ns(trial));
+    }
+    tracer.attach(target, &plan)?;
+    for added in &mut added {
+        *added += call_ns(trial);
+        tracer.drain(|_, _| ());
+    }
+    tracer.detach();
+    added.sort_by(f64::total_cmp);
+    Ok(added[ROUNDS / 2])
+}
+
+/// Time of one call, ns.
+fn call_ns(trial: &Trial) -> f64 {
+    let header = [0u64; 16];
+    let start = Instant::now();
+    for _ in 0..trial.hits {
+        // SAFETY: the functions above touch nothing but scratch registers and
+        // their own stack slot.
+        unsafe { (trial.function)(header.as_ptr()) }
+    }
+    start.elapsed().as_secs_f64() * 1e9 / f64::from(trial.hits)
+}
+
+fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
+    let address = trial.function as usize as u64;
+    let site = Site {
+        probe: trial.probe,
+        file_offset: own_file_offset(address)?,
+        address,
+        class: trial.class,
+        instruction: String::new(),
+        cookie: Cookie {
+            id_offset: 40,
+            ..Cookie::EMPTY
+        },
+        function: None,
+    };
+    Ok(Plan {
+        sites: vec![site],
+        vtables: Vec::new(),
+        misses: Vec::new(),
+        tokio_version: None,
+        build_id: None,
+        has_symbols: false,
+    })
+}
+
+/// Offset of one of our own instructions in our executable, bytes.
+fn own_file_offset(address: u64) -> Result<u64, AttachError> {
+    let path = "/proc/self/maps";
+    let failed = |source| AttachError::Proc {
+        path: path.to_owned(),
+        source,
+    };
+    let maps = fs::read_to_string(path).map_err(failed)?;
+    maps.lines()
+        .find_map(|line| offset_in(line, address))
+        .ok_or_else(|| failed(std::io::Error::other(format!("no mapping at {address:#x}"))))
+}
+
+/// File offset of `address`, if the maps line covers it.
+fn offset_in(line: &str, address: u64) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end, offset) = (hex(start)?, hex(end)?, hex(fields.nth(1)?)?);
+    (start..end)
+        .contains(&address)
+        .then(|| address - start + offset)
+}
