@@ -18,5 +18,6 @@ pub mod tracer;
 pub use error::AttachError;
 pub use link::LinkKind;
 pub use price::Prices;
+pub use program::Abilities;
 pub use target::Target;
 pub use tracer::{Options, Tracer};

@@ -4,12 +4,12 @@
 //! executable, probed by the very programs that the target gets. Out: ns a hit
 //! by instruction class. Never: a figure from another machine.
 
-use std::{fs, time::Instant};
+use std::{fs, io, time::Instant};
 
 use dial9_bpf_abi::cookie::Cookie;
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
 
-use crate::{AttachError, Options, Target, Tracer};
+use crate::{Abilities, AttachError, Options, Target, Tracer, target::Mapping};
 
 /// Rounds of which the median is taken.
 const ROUNDS: usize = 7;
@@ -57,12 +57,12 @@ impl Prices {
     ///
     /// # Errors
     /// As [`Tracer::load`] and [`Tracer::attach`].
-    pub fn measure() -> Result<Self, AttachError> {
+    pub fn measure(abilities: Abilities) -> Result<Self, AttachError> {
         use InstructionClass::{Emulated, EmulatedStack, SingleStepped};
         let target = Target::open(std::process::id())?;
         let options = Options {
             ring_bytes: RING_BYTES,
-            ..Options::STANDARD
+            abilities,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |probe, class, function, hits| {
@@ -177,17 +177,8 @@ fn own_file_offset(address: u64) -> Result<u64, AttachError> {
     };
     let maps = fs::read_to_string(path).map_err(failed)?;
     maps.lines()
-        .find_map(|line| offset_in(line, address))
-        .ok_or_else(|| failed(std::io::Error::other(format!("no mapping at {address:#x}"))))
-}
-
-/// File offset of `address`, if the maps line covers it.
-fn offset_in(line: &str, address: u64) -> Option<u64> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end, offset) = (hex(start)?, hex(end)?, hex(fields.nth(1)?)?);
-    (start..end)
-        .contains(&address)
-        .then(|| address - start + offset)
+        .filter_map(Mapping::parse)
+        .find(|mapping| (mapping.start..mapping.end).contains(&address))
+        .map(|mapping| address - mapping.start + mapping.offset)
+        .ok_or_else(|| failed(io::Error::other(format!("no mapping at {address:#x}"))))
 }

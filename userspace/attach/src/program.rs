@@ -34,20 +34,20 @@ pub(crate) const fn program_name(probe: Probe) -> &'static str {
     }
 }
 
-/// What this kernel can do with uprobe programs.
+/// What this kernel lets us do with uprobe programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub struct Abilities {
     pub(crate) link: LinkKind,
     pub(crate) sleepable: bool,
 }
 
 impl Abilities {
-    /// Asks the kernel, best first: multi and sleepable (6.6), multi, perf and
-    /// sleepable (6.0), perf.
+    /// Asks the kernel, best first: multi and sleepable (Linux 6.6), multi, perf
+    /// and sleepable (6.0), perf (5.15). `wanted` restricts it to one kind.
     ///
     /// # Errors
     /// [`AttachError::Privilege`] or [`AttachError::Kernel`] when it takes none.
-    pub(crate) fn probe(wanted: Option<LinkKind>) -> Result<Self, AttachError> {
+    pub fn probe(wanted: Option<LinkKind>) -> Result<Self, AttachError> {
         let kinds = match wanted {
             Some(kind) => vec![kind],
             None => vec![LinkKind::Multi, LinkKind::Perf],

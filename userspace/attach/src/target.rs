@@ -125,22 +125,24 @@ impl Target {
         Ok(bytes)
     }
 
-    /// Run-time address of the executable's first mapped page, and that page's
-    /// offset in the file, bytes.
+    /// Run-time address of the instruction at `file_offset` of the executable.
     ///
     /// # Errors
     /// [`AttachError::NoProcess`] when the process is gone,
-    /// [`AttachError::Proc`] when none of its mappings is of the executable.
-    pub fn first_mapping(&self) -> Result<(u64, u64), AttachError> {
+    /// [`AttachError::Proc`] when no executable mapping covers the offset.
+    pub fn code_address(&self, file_offset: u64) -> Result<u64, AttachError> {
         let path = format!("/proc/{}/maps", self.pid);
         let maps =
             fs::read_to_string(&path).map_err(|_| AttachError::NoProcess { pid: self.pid })?;
-        maps.lines()
-            .find_map(|line| mapping_of(line, self.executable_id.1))
-            .ok_or_else(|| {
-                let source = io::Error::other("no mapping of the executable");
-                AttachError::Proc { path, source }
-            })
+        let inode = self.executable_id.1;
+        let covering = maps.lines().filter_map(Mapping::parse).find(|mapping| {
+            mapping.is_code && mapping.inode == inode && mapping.file_range().contains(&file_offset)
+        });
+        let mapping = covering.ok_or_else(|| {
+            let source = io::Error::other(format!("no code of the executable at {file_offset:#x}"));
+            AttachError::Proc { path, source }
+        })?;
+        Ok(mapping.start + (file_offset - mapping.offset))
     }
 
     /// Whether the process is still this one, running this executable.
@@ -193,21 +195,43 @@ fn thread_group(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// Start address and file offset of a maps line, if it is of the inode.
+/// A line of /proc/PID/maps.
 ///
-/// The device is not compared: on overlay and btrfs, maps shows another than
-/// `stat`; the first mapping of the executable's inode is the executable's.
-fn mapping_of(line: &str, inode: u64) -> Option<(u64, u64)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, _) = fields.next()?.split_once('-')?;
-    let offset = fields.nth(1)?;
-    if fields.nth(1)?.parse() != Ok(inode) {
-        return None;
+/// The device is left out: on overlayfs and btrfs, maps shows another than
+/// `stat` does.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Offset in the file, bytes.
+    pub(crate) offset: u64,
+    inode: u64,
+    is_code: bool,
+}
+
+impl Mapping {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let is_code = fields.next()?.contains('x');
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let offset = hex(fields.next()?)?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        Some(Self {
+            start: hex(start)?,
+            end: hex(end)?,
+            offset,
+            inode,
+            is_code,
+        })
     }
-    Some((
-        u64::from_str_radix(start, 16).ok()?,
-        u64::from_str_radix(offset, 16).ok()?,
-    ))
+
+    fn file_range(&self) -> std::ops::Range<u64> {
+        self.offset
+            ..self
+                .offset
+                .saturating_add(self.end.saturating_sub(self.start))
+    }
 }
 
 #[cfg(test)]
@@ -221,8 +245,9 @@ mod tests {
         assert!(target.start_ticks() > 0);
         let bytes = target.read_executable().expect("readable");
         assert_eq!(&bytes[..4], b"\x7fELF");
-        let (address, offset) = target.first_mapping().expect("mapped");
-        assert!(address > 0 && offset == 0);
+        let here = opens_ourselves as *const () as u64;
+        let (start, offset) = code_mapping(here);
+        assert_eq!(target.code_address(here - start + offset).ok(), Some(here));
         assert!(target.allowed_cpus() >= Some(1));
     }
 
@@ -240,9 +265,22 @@ mod tests {
 
     #[test]
     fn reads_a_line_of_maps() {
-        let line = "55d0c8a00000-55d0c8a2f000 r--p 00002000 fe:00 1311 /usr/bin/app";
-        assert_eq!(mapping_of(line, 1311), Some((0x55d0_c8a0_0000, 0x2000)));
-        assert_eq!(mapping_of(line, 1312), None);
-        assert_eq!(mapping_of("garbage", 1), None);
+        let line = "55d0c8a00000-55d0c8a2f000 r-xp 00002000 fe:00 1311 /usr/bin/app";
+        let mapping = Mapping::parse(line).expect("well formed");
+        assert_eq!((mapping.start, mapping.inode), (0x55d0_c8a0_0000, 1311));
+        assert_eq!(mapping.file_range(), 0x2000..0x31000);
+        assert!(mapping.is_code);
+        assert_eq!(Mapping::parse("garbage"), None);
+    }
+
+    /// Start and file offset of our own mapping at `address`.
+    fn code_mapping(address: u64) -> (u64, u64) {
+        let maps = fs::read_to_string("/proc/self/maps").expect("ours");
+        let at = maps.lines().filter_map(Mapping::parse);
+        let mapping = at
+            .into_iter()
+            .find(|m| (m.start..m.end).contains(&address))
+            .expect("mapped");
+        (mapping.start, mapping.offset)
     }
 }

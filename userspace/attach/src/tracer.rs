@@ -11,7 +11,6 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
-    limits::DEFAULT_RING_BYTES,
     loss::{LossCause, counter_index},
     record::RecordKind,
     thread::{LOST_BY_SEVERAL, SLOTS, ThreadSlot},
@@ -46,16 +45,8 @@ const ATTACH_ORDER: [Probe; 7] = [
 pub struct Options {
     /// Budget of all rings together, bytes.
     pub ring_bytes: u64,
-    /// How to attach; `None` takes the best the kernel has.
-    pub link: Option<LinkKind>,
-}
-
-impl Options {
-    /// What the command uses without flags.
-    pub const STANDARD: Self = Self {
-        ring_bytes: DEFAULT_RING_BYTES,
-        link: None,
-    };
+    /// How to attach: what [`Abilities::probe`] found.
+    pub abilities: Abilities,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -101,10 +92,13 @@ impl Tracer {
     /// [`AttachError::Btf`], [`AttachError::Verifier`],
     /// [`AttachError::RingBudget`].
     pub fn load(target: &Target, options: Options) -> Result<Self, AttachError> {
-        let abilities = Abilities::probe(options.link)?;
+        let Options {
+            ring_bytes,
+            abilities,
+        } = options;
         let offsets = TaskOffsets::of_running_kernel()?;
         let mut ebpf = load_maps(target, abilities, offsets)?;
-        let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, options.ring_bytes)?;
+        let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, ring_bytes)?;
         mark_target(&mut ebpf, target.pid())?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let programs = Probe::ALL

@@ -1,11 +1,13 @@
 //! The price measurement on this kernel; needs root.
 
-use dial9_bpf_attach::Prices;
+use dial9_bpf_attach::{Abilities, Prices};
 
 /// No time is asserted, only that probing each class was seen to cost one.
 #[test]
 fn prices_are_measured() {
-    let prices = Prices::measure().expect("root, BTF and uprobes");
+    let prices = Abilities::probe(None)
+        .and_then(Prices::measure)
+        .expect("root, BTF and uprobes");
     println!("{prices:?}");
     assert!(prices.emulated_ns > 0.0, "{prices:?}");
     assert!(prices.emulated_stack_ns > 0.0, "{prices:?}");
