@@ -2,7 +2,7 @@
 //! it.
 //!
 //! `demo serve` listens on a free loopback port, prints `listening ADDR pid N`
-//! and serves until it is told to stop. `demo load ADDR` sends it requests at a
+//! and serves until it is told to stop or its time is over. `demo load ADDR` sends it requests at a
 //! bounded rate for a bounded time.
 
 mod background;
@@ -14,8 +14,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
-const USAGE: &str = "usage: demo serve [--workers N]
+const USAGE: &str = "usage: demo serve [--workers N] [--seconds N]
        demo load ADDR [--seconds N] [--connections N] [--rate REQUESTS_PER_SECOND]";
 
 fn main() -> ExitCode {
@@ -41,7 +42,9 @@ fn main() -> ExitCode {
 
 fn serve(options: &[&str]) -> Option<io::Result<()>> {
     let workers = number(options, "--workers", 2)?;
-    Some(runtime(workers).and_then(|runtime| runtime.block_on(server::run())))
+    let seconds = number(options, "--seconds", u32::MAX)?;
+    let lifetime = Duration::from_secs(u64::from(seconds));
+    Some(runtime(workers).and_then(|runtime| runtime.block_on(server::run(lifetime))))
 }
 
 fn load(address: &str, options: &[&str]) -> Option<io::Result<()>> {

@@ -5,18 +5,20 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time;
 
 use crate::background::{self, Shared};
 use crate::work;
 
-/// Serves until SIGINT or SIGTERM.
-pub(crate) async fn run() -> io::Result<()> {
+/// Serves until SIGINT or SIGTERM, and no longer than `lifetime`.
+pub(crate) async fn run(lifetime: Duration) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let shared = background::start();
@@ -28,6 +30,7 @@ pub(crate) async fn run() -> io::Result<()> {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        () = time::sleep(lifetime) => {}
     }
     accepting.abort();
     Ok(())

@@ -1,9 +1,15 @@
 //! `cargo xtask`: the development commands of dial9-bpf, one module a verb.
 
+mod bench;
 mod build_ebpf;
+mod demo;
+mod lint;
 mod object;
+mod schemas;
 mod setup;
 mod shell;
+mod test;
+mod tidy;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -18,12 +24,30 @@ enum Verb {
     Setup,
     /// Build and check the kernel object, target/bpf/dial9.o
     BuildEbpf(build_ebpf::Args),
+    /// Build everything and trace the bundled server under load
+    Demo(demo::Args),
+    /// Run every check and test; the integration tests need root
+    Test,
+    /// Check format, lints, documentation and licences
+    Lint,
+    /// Check imports, file sizes, names and headers
+    Tidy,
+    /// Compare or write schemas/
+    Schemas(schemas::Args),
+    /// Measure what a hit and an event cost
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Verb::parse() {
         Verb::Setup => setup::run(),
         Verb::BuildEbpf(args) => build_ebpf::run(&args),
+        Verb::Demo(args) => demo::run(&args),
+        Verb::Test => test::run(),
+        Verb::Lint => lint::run(),
+        Verb::Tidy => tidy::run(),
+        Verb::Schemas(args) => schemas::run(&args),
+        Verb::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -174,3 +174,97 @@ fn u32_at(bytes: &[u8], offset: usize) -> Result<u32> {
 fn u64_at(bytes: &[u8], offset: usize) -> Result<u64> {
     Ok(u64::from_le_bytes(slice(bytes, offset, 8)?.try_into()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{EM_BPF, LICENSE, PROGRAMS, SHF_EXECINSTR, SHT_SYMTAB, STT_FUNC, check};
+
+    /// A kernel object with these programs and this licence.
+    fn object(programs: &[&str], license: &[u8]) -> Vec<u8> {
+        let mut names = vec![0];
+        let mut symbols = vec![0; 24];
+        for program in programs {
+            symbols.extend(u32::try_from(names.len()).unwrap().to_le_bytes());
+            symbols.extend([STT_FUNC, 0, 1, 0]);
+            symbols.extend([0; 16]);
+            names.extend(program.as_bytes());
+            names.push(0);
+        }
+        let code = SHF_EXECINSTR;
+        let sections: [(&str, u32, u64, &[u8]); 6] = [
+            ("uprobe.s", 1, code, &[0; 8]),
+            ("license", 1, 0, license),
+            (".BTF", 1, 0, &[1; 4]),
+            (".BTF.ext", 1, 0, &[1; 4]),
+            (".strtab", 3, 0, &names),
+            (".symtab", SHT_SYMTAB, 0, &symbols),
+        ];
+        elf(&sections)
+    }
+
+    fn elf(sections: &[(&str, u32, u64, &[u8])]) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01".to_vec();
+        file.resize(64, 0);
+        file[18..20].copy_from_slice(&EM_BPF.to_le_bytes());
+        let mut names = vec![0];
+        let mut headers = vec![0; 64];
+        let mut add = |file: &mut Vec<u8>, name_at: usize, kind: u32, flags: u64, bytes: &[u8]| {
+            headers.extend(u32::try_from(name_at).unwrap().to_le_bytes());
+            headers.extend(kind.to_le_bytes());
+            headers.extend(flags.to_le_bytes());
+            headers.extend([0; 8]);
+            headers.extend(u64::try_from(file.len()).unwrap().to_le_bytes());
+            headers.extend(u64::try_from(bytes.len()).unwrap().to_le_bytes());
+            headers.extend([0; 24]);
+            file.extend(bytes);
+        };
+        for (name, kind, flags, bytes) in sections {
+            add(&mut file, names.len(), *kind, *flags, bytes);
+            names.extend(name.as_bytes());
+            names.push(0);
+        }
+        add(&mut file, 0, 3, 0, &names);
+        let table = u64::try_from(file.len()).unwrap();
+        let count = u16::try_from(headers.len() / 64).unwrap();
+        file.extend(headers);
+        file[40..48].copy_from_slice(&table.to_le_bytes());
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[60..62].copy_from_slice(&count.to_le_bytes());
+        file[62..64].copy_from_slice(&(count - 1).to_le_bytes());
+        file
+    }
+
+    #[track_caller]
+    fn refused(object: &[u8], because: &str) {
+        let error = format!("{:#}", check(object).unwrap_err());
+        assert!(error.contains(because), "{error}");
+    }
+
+    #[test]
+    fn a_whole_object_passes() {
+        let contents = check(&object(&PROGRAMS, LICENSE)).unwrap();
+        assert_eq!(contents.programs.len(), PROGRAMS.len());
+        assert_eq!(contents.programs[0], "uprobe.s park");
+        assert_eq!(contents.btf_bytes, 4);
+    }
+
+    #[test]
+    fn a_program_too_few_or_too_many_is_refused() {
+        refused(&object(&PROGRAMS[1..], LICENSE), "missing: [\"park\"]");
+        let more = [&PROGRAMS[..], &["new"]].concat();
+        refused(&object(&more, LICENSE), "not expected: [\"new\"]");
+    }
+
+    #[test]
+    fn another_licence_is_refused() {
+        refused(&object(&PROGRAMS, b"MIT\0"), "licence");
+    }
+
+    #[test]
+    fn an_object_cut_anywhere_is_refused() {
+        let whole = object(&PROGRAMS, LICENSE);
+        for length in 0..whole.len() {
+            assert!(check(&whole[..length]).is_err(), "{length}");
+        }
+    }
+}

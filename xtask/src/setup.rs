@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::shell;
-use crate::toolchain::Toolchain;
+use crate::toolchain::{self, Toolchain};
 
 /// How much of the machine a verb needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ const COMPILER: Missing = Missing {
 
 /// Its bindings must be those of the LLVM that it links.
 const LINKER: Missing = Missing {
-    name: "bpf-linker",
+    name: toolchain::LINKER,
     packages: &["llvm-22-dev"],
     crate_install: Some(CrateInstall {
         arguments: &[

@@ -1,7 +1,7 @@
 //! Runs other programs.
 //!
-//! In: a `Command`. Out: its success, or an error that holds the command whole,
-//! so that it can be pasted into a shell. Never: a shell in between.
+//! In: a `Command`. Out: its success, or an error that holds the command whole.
+//! Never: a shell in between.
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -50,22 +50,27 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("not text: {command:?}"))
 }
 
-/// Runs `command` to its end, shows its standard error and gives each line of it
-/// to `line`. Returns whether it succeeded.
-pub(crate) fn watch(command: &mut Command, mut line: impl FnMut(&str)) -> Result<bool> {
+/// Runs `command` to its end, shows what it writes and gives each line of it to
+/// `line`. Returns whether it succeeded.
+pub(crate) fn watch(mut command: Command, mut line: impl FnMut(&str)) -> Result<bool> {
+    let (reader, writer) = std::io::pipe()?;
+    let text = format!("{command:?}");
     let mut child = command
-        .stderr(Stdio::piped())
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
         .spawn()
-        .with_context(|| format!("cannot start: {command:?}"))?;
-    let stderr = child.stderr.take().expect("stderr is piped above");
-    for text in BufReader::new(stderr).lines() {
-        let text = text?;
-        eprintln!("{text}");
-        line(&text);
+        .with_context(|| format!("cannot start: {text}"))?;
+    // It holds our ends of the pipe, which would never end.
+    drop(command);
+    for output in BufReader::new(reader).lines() {
+        let output = output?;
+        println!("{output}");
+        line(&output);
     }
     let status = child.wait()?;
     if !status.success() {
-        eprintln!("{status}: {command:?}");
+        println!("{status}: {text}");
     }
     Ok(status.success())
 }

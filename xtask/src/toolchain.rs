@@ -11,23 +11,10 @@ use crate::shell;
 
 /// Debian's compiler; the one on the path is mostly rustup's.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+/// It links for BPF, and turns debug information into BTF.
+pub(crate) const LINKER: &str = "bpf-linker";
 /// The target of the kernel object.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
-
-/// `bpf_target_arch` is what aya-ebpf reads registers by; `v3` has the atomic
-/// operations that return the old value.
-const RUSTFLAGS: [&str; 10] = [
-    "-C",
-    "linker=bpf-linker",
-    "-C",
-    "link-arg=--btf",
-    "-C",
-    "debuginfo=2",
-    "-C",
-    "target-cpu=v3",
-    "--cfg",
-    "bpf_target_arch=\"x86_64\"",
-];
 
 /// A compiler that can build for [`TARGET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +61,25 @@ impl Toolchain {
         command
             .args(["--target", TARGET])
             .env("CARGO_TARGET_DIR", shell::root().join("target/ebpf"))
-            .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\u{1f}"))
+            .env("CARGO_ENCODED_RUSTFLAGS", rust_flags().join("\u{1f}"))
             .env_remove("RUSTFLAGS")
             .env_remove("RUSTC_WRAPPER")
             .env_remove("RUSTC_WORKSPACE_WRAPPER");
         command
     }
+}
+
+/// `bpf_target_arch` tells aya-ebpf whose registers to read; `v3` has the atomic
+/// operations that return the old value.
+fn rust_flags() -> [String; 5] {
+    let linker = shell::find(LINKER).unwrap_or_else(|| LINKER.into());
+    [
+        format!("-Clinker={}", linker.display()),
+        "-Clink-arg=--btf".to_owned(),
+        "-Cdebuginfo=2".to_owned(),
+        "-Ctarget-cpu=v3".to_owned(),
+        "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
+    ]
 }
 
 fn debian_has_core() -> bool {

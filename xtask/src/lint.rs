@@ -1,0 +1,94 @@
+//! `xtask lint`: what reads the sources and runs nothing of them.
+//!
+//! In: the sources. Out: the names of the checks that failed. The kernel package
+//! is only formatted here: its compiler comes without clippy.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{build_ebpf, demo, shell};
+
+/// A command under a name.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// What the step is called in reports.
+    pub(crate) name: &'static str,
+    /// What it runs.
+    pub(crate) command: Command,
+}
+
+/// The verb.
+pub(crate) fn run() -> Result<()> {
+    build_ebpf::ensure()?;
+    let mut failed = Vec::new();
+    for mut step in steps() {
+        println!("lint: {}", step.name);
+        if let Err(error) = shell::run(&mut step.command) {
+            eprintln!("{error:#}");
+            failed.push(step.name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Every check. They need the kernel object, which the binary embeds.
+pub(crate) fn steps() -> Vec<Step> {
+    let mut steps = vec![
+        step("fmt", &["fmt", "--all", "--check"]),
+        step(
+            "fmt demo",
+            &["fmt", "--manifest-path", "demo/Cargo.toml", "--check"],
+        ),
+        step("clippy", &with_host(&["clippy", "--all-targets"])),
+        clippy_demo(),
+        doc(),
+    ];
+    steps[2].command.args(["--", "-D", "warnings"]);
+    if shell::find("cargo-deny").is_some() {
+        steps.push(step(
+            "deny",
+            &["deny", "check", "bans", "licenses", "sources"],
+        ));
+    } else {
+        println!("lint: cargo-deny is not installed: skipped");
+    }
+    steps
+}
+
+/// `arguments` for every package that is compiled for this machine.
+pub(crate) fn with_host<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [
+        arguments,
+        &["--workspace", "--exclude", "dial9-bpf-programs"],
+    ]
+    .concat()
+}
+
+/// A step that is a cargo command.
+pub(crate) fn step(name: &'static str, arguments: &[&str]) -> Step {
+    let mut command = shell::cargo();
+    command.args(arguments);
+    Step { name, command }
+}
+
+fn clippy_demo() -> Step {
+    let mut command = demo::cargo("clippy");
+    command.args(["--", "-D", "warnings"]);
+    Step {
+        name: "clippy demo",
+        command,
+    }
+}
+
+fn doc() -> Step {
+    let mut doc = step(
+        "doc",
+        &with_host(&["doc", "--no-deps", "--document-private-items"]),
+    );
+    doc.command.env("RUSTDOCFLAGS", "-D warnings");
+    doc
+}
