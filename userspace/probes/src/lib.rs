@@ -4,3 +4,22 @@
 //! process, a file or the kernel; a guess.
 
 pub mod plan;
+
+mod calls;
+mod code;
+mod complete;
+mod cut;
+mod elf;
+mod entry;
+mod error;
+mod graph;
+mod names;
+mod park;
+mod scan;
+mod spawn;
+mod version;
+mod vtables;
+mod wakers;
+
+pub use error::ScanError;
+pub use scan::scan;

@@ -1,0 +1,303 @@
+//! What a scan needs from an ELF file: segments, relocated words, function
+//! ranges, symbols, build id.
+//!
+//! In: the bytes of a file, trusted in nothing. Out: an [`Image`], addressed by
+//! link-time virtual addresses. Never: a panic on hostile input, a need for
+//! section headers (only symbols come from them), knowledge of Tokio.
+
+mod frames;
+mod pointers;
+mod symbols;
+
+use std::ops::Range;
+
+use object::LittleEndian;
+use object::elf::{
+    EM_X86_64, ET_EXEC, FileHeader64, PF_W, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64,
+};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+
+use self::pointers::Pointers;
+pub(crate) use self::symbols::Symbol;
+use crate::error::ScanError;
+
+const ENDIAN: LittleEndian = LittleEndian;
+/// Executable bytes of the largest program accepted.
+const MAX_CODE_BYTES: u64 = 1 << 30;
+
+/// A loadable part of the file.
+#[derive(Debug)]
+struct Segment<'data> {
+    address: u64,
+    file_offset: u64,
+    data: &'data [u8],
+    is_code: bool,
+    is_writable: bool,
+}
+
+impl Segment<'_> {
+    fn contains(&self, address: u64) -> bool {
+        address
+            .checked_sub(self.address)
+            .is_some_and(|at| at < self.data.len() as u64)
+    }
+}
+
+/// An ELF file, addressed by link-time virtual addresses.
+#[derive(Debug)]
+pub(crate) struct Image<'data> {
+    segments: Vec<Segment<'data>>,
+    pointers: Pointers,
+    functions: Vec<Range<u64>>,
+    symbols: Vec<Symbol<'data>>,
+    build_id: Option<String>,
+}
+
+impl<'data> Image<'data> {
+    /// Reads the parts of `elf` that a scan needs.
+    ///
+    /// # Errors
+    ///
+    /// Every [`ScanError`] but `NotTokio`.
+    pub(crate) fn parse(elf: &'data [u8]) -> Result<Self, ScanError> {
+        let header = file_header(elf)?;
+        let headers = header
+            .program_headers(ENDIAN, elf)
+            .map_err(|_| ScanError::Malformed {
+                part: "program headers",
+            })?;
+        let mut image = Self {
+            segments: segments(headers, elf)?,
+            pointers: Pointers::default(),
+            functions: Vec::new(),
+            symbols: symbols::read(header, elf),
+            build_id: build_id(headers, elf),
+        };
+        image.pointers = if header.e_type(ENDIAN) == ET_EXEC {
+            Pointers::raw(&image)?
+        } else {
+            Pointers::relocated(&image, &dynamic_table(headers, elf))?
+        };
+        let frame_header = headers
+            .iter()
+            .find(|header| header.p_type(ENDIAN) == PT_GNU_EH_FRAME);
+        image.functions = frame_header
+            .and_then(|header| frames::read(&image, header.p_vaddr(ENDIAN)))
+            .filter(|functions| !functions.is_empty())
+            .unwrap_or_else(|| symbols::functions(&image.symbols));
+        image.keep_code_ranges();
+        Ok(image)
+    }
+
+    /// Drops ranges outside code and cuts overlaps, so that a pass over all
+    /// functions is linear in the size of the code.
+    fn keep_code_ranges(&mut self) {
+        let mut functions = std::mem::take(&mut self.functions);
+        functions.retain(|range| self.is_code(range.start));
+        functions.sort_unstable_by_key(|range| (range.start, range.end));
+        functions.dedup_by_key(|range| range.start);
+        for index in 1..functions.len() {
+            let next = functions[index].start;
+            let range = &mut functions[index - 1];
+            range.end = range.end.min(next);
+        }
+        functions.retain(|range| range.start < range.end);
+        self.functions = functions;
+    }
+
+    /// The bytes from `address` to the end of its segment, at most `limit`.
+    pub(crate) fn bytes(&self, address: u64, limit: usize) -> Option<&'data [u8]> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| segment.contains(address))?;
+        let start = usize::try_from(address - segment.address).ok()?;
+        let rest = segment.data.get(start..)?;
+        Some(&rest[..rest.len().min(limit)])
+    }
+
+    /// The little-endian word at `address`, as the file has it.
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.bytes(address, 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The address that the word at `address` will hold once loaded; `None` if
+    /// it holds none.
+    pub(crate) fn pointer(&self, address: u64) -> Option<u64> {
+        self.pointers.get(self, address)
+    }
+
+    /// Words that will point to code: their addresses and values, sorted by
+    /// address.
+    pub(crate) fn code_pointers(&self) -> &[(u64, u64)] {
+        self.pointers.to_code()
+    }
+
+    /// Addresses of the words that will hold `value`.
+    pub(crate) fn pointers_to(&self, value: u64) -> impl Iterator<Item = u64> {
+        self.code_pointers()
+            .iter()
+            .filter(move |word| word.1 == value)
+            .map(|word| word.0)
+    }
+
+    /// Whether `address` is file-backed and executable.
+    pub(crate) fn is_code(&self, address: u64) -> bool {
+        self.segments
+            .iter()
+            .any(|segment| segment.is_code && segment.contains(address))
+    }
+
+    /// Offset of `address` in the file, bytes.
+    pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| segment.contains(address))?;
+        segment.file_offset.checked_add(address - segment.address)
+    }
+
+    /// Read-only data segments.
+    pub(crate) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
+        let constant = |segment: &&Segment<'_>| !segment.is_code && !segment.is_writable;
+        self.segments
+            .iter()
+            .filter(constant)
+            .map(|segment| segment.data)
+    }
+
+    /// Ranges of all functions, sorted, without overlaps.
+    pub(crate) fn functions(&self) -> &[Range<u64>] {
+        &self.functions
+    }
+
+    /// The function that `address` lies in.
+    pub(crate) fn function_at(&self, address: u64) -> Option<Range<u64>> {
+        let after = self
+            .functions
+            .partition_point(|range| range.start <= address);
+        let range = self.functions.get(after.checked_sub(1)?)?;
+        (address < range.end).then(|| range.clone())
+    }
+
+    /// Symbols of functions, sorted by address; empty in a stripped file.
+    pub(crate) fn symbols(&self) -> &[Symbol<'data>] {
+        &self.symbols
+    }
+
+    /// GNU build id, lower-case hex.
+    pub(crate) fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+}
+
+fn file_header(elf: &[u8]) -> Result<&FileHeader64<LittleEndian>, ScanError> {
+    if !elf.starts_with(&object::elf::ELFMAG) {
+        return Err(ScanError::NotElf {
+            bytes: elf.len() as u64,
+        });
+    }
+    let (Some(&class), Some(&data)) = (elf.get(4), elf.get(5)) else {
+        return Err(ScanError::Malformed {
+            part: "identification",
+        });
+    };
+    if class == object::elf::ELFCLASS32 {
+        return Err(ScanError::UnsupportedClass { class });
+    }
+    if data != object::elf::ELFDATA2LSB {
+        return Err(ScanError::Malformed { part: "byte order" });
+    }
+    let header = FileHeader64::<LittleEndian>::parse(elf).map_err(|_| ScanError::Malformed {
+        part: "file header",
+    })?;
+    match header.e_machine(ENDIAN) {
+        EM_X86_64 => Ok(header),
+        machine => Err(ScanError::UnsupportedArchitecture { machine }),
+    }
+}
+
+fn segments<'data>(
+    headers: &[ProgramHeader64<LittleEndian>],
+    elf: &'data [u8],
+) -> Result<Vec<Segment<'data>>, ScanError> {
+    let mut found = Vec::new();
+    let mut code_bytes = 0u64;
+    for header in headers
+        .iter()
+        .filter(|header| header.p_type(ENDIAN) == PT_LOAD)
+    {
+        let data = header
+            .data(ENDIAN, elf)
+            .map_err(|()| ScanError::Malformed { part: "segment" })?;
+        let address = header.p_vaddr(ENDIAN);
+        if address.checked_add(data.len() as u64).is_none() {
+            return Err(ScanError::Malformed {
+                part: "segment address",
+            });
+        }
+        let flags = header.p_flags(ENDIAN);
+        let segment = Segment {
+            address,
+            file_offset: header.p_offset(ENDIAN),
+            data,
+            is_code: flags & PF_X != 0,
+            is_writable: flags & PF_W != 0,
+        };
+        if segment.is_code {
+            code_bytes = code_bytes.saturating_add(data.len() as u64);
+        }
+        found.push(segment);
+    }
+    if code_bytes > MAX_CODE_BYTES {
+        let part = "bytes of code";
+        return Err(ScanError::TooBig {
+            part,
+            count: code_bytes,
+            limit: MAX_CODE_BYTES,
+        });
+    }
+    Ok(found)
+}
+
+/// The dynamic table's (tag, value) pairs.
+fn dynamic_table(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Vec<(u64, u64)> {
+    headers
+        .iter()
+        .find_map(|header| header.dynamic(ENDIAN, elf).ok().flatten())
+        .map(|entries| {
+            let pair = |entry: &object::elf::Dyn64<LittleEndian>| {
+                (
+                    entry.d_tag.get(ENDIAN).cast_unsigned(),
+                    entry.d_val.get(ENDIAN),
+                )
+            };
+            entries.iter().map(pair).collect()
+        })
+        .unwrap_or_default()
+}
+
+fn build_id(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Option<String> {
+    headers.iter().find_map(|header| {
+        let mut notes = header.notes(ENDIAN, elf).ok().flatten()?;
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == object::elf::ELF_NOTE_GNU
+                && note.n_type(ENDIAN) == object::elf::NT_GNU_BUILD_ID
+            {
+                return Some(hex(note.desc()));
+            }
+        }
+        None
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 0x0f] {
+            text.extend(char::from_digit(u32::from(digit), 16));
+        }
+    }
+    text
+}

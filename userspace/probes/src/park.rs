@@ -1,0 +1,141 @@
+//! Parks of the multi-thread scheduler's workers.
+//!
+//! In: every function's instructions, once. Out: the calls of
+//! `Context::park_internal` (`park_timeout` before 1.49) that really park, and
+//! the instruction after each. Never: parks of the current-thread scheduler.
+//!
+//! `runtime/scheduler/multi_thread/worker.rs`: the duration is an
+//! `Option<Duration>` whose nanoseconds are 1,000,000,000 for `None` (a park)
+//! and 0 for the zero timeout of `park_yield`, which only polls for events. The
+//! one function that one caller (`Context::run`) calls with both is it; drivers
+//! are parked with both too, but from functions of their own.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use dial9_bpf_abi::cookie::Cookie;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use crate::calls;
+use crate::code;
+use crate::elf::Image;
+use crate::plan::{Miss, Probe, Site};
+
+/// The niche of `Option<Duration>`: one more than the most nanoseconds of a
+/// `Duration`.
+const NO_TIMEOUT: u64 = 1_000_000_000;
+/// How far before a call its argument is set.
+const MAX_DISTANCE: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    address: u64,
+    caller: u64,
+    target: u64,
+}
+
+/// Collects park calls while it is shown the program's functions.
+#[derive(Debug, Default)]
+pub(crate) struct ParkCalls {
+    /// Calls without a timeout.
+    parks: Vec<Call>,
+    /// (caller, function called) with a timeout of 0 ns.
+    yields: BTreeSet<(u64, u64)>,
+}
+
+impl ParkCalls {
+    /// Looks at one function.
+    pub(crate) fn visit(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
+        let caller = range.start;
+        for (index, call) in instructions.iter().enumerate() {
+            if call.flow_control() != FlowControl::Call {
+                continue;
+            }
+            let before = &instructions[index.saturating_sub(MAX_DISTANCE)..index];
+            let (Some(target), Some(value)) = (code::near_target(call), third_argument(before))
+            else {
+                continue;
+            };
+            match value {
+                NO_TIMEOUT => self.parks.push(Call {
+                    address: call.ip(),
+                    caller,
+                    target,
+                }),
+                0 => _ = self.yields.insert((caller, target)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Adds the sites for parks, both of each pair or neither.
+    pub(crate) fn finish(self, image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
+        match pairs(image, &self) {
+            Ok(pairs) => sites.extend(pairs.into_iter().flatten()),
+            Err(reason) => {
+                for probe in [Probe::Park, Probe::Unpark] {
+                    misses.push(Miss {
+                        probe,
+                        reason: reason.clone(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn pairs(
+    image: &Image<'_>,
+    ParkCalls { parks, yields }: &ParkCalls,
+) -> Result<Vec<[Site; 2]>, String> {
+    let is_worker = |call: &&Call| yields.contains(&(call.caller, call.target));
+    let calls: Vec<_> = parks.iter().filter(is_worker).collect();
+    let targets: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
+    if targets.len() != 1 {
+        let found = targets.len();
+        return Err(format!(
+            "{found} functions look like the multi-thread worker's park, not 1"
+        ));
+    }
+    let pairs: Vec<_> = calls
+        .iter()
+        .filter_map(|call| pair(image, call.address))
+        .collect();
+    if pairs.len() < calls.len() {
+        return Err(format!(
+            "{} of {} park calls have a usable end",
+            pairs.len(),
+            calls.len()
+        ));
+    }
+    Ok(pairs)
+}
+
+fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {
+    let range = image.function_at(call)?;
+    let mut instructions = Vec::new();
+    code::decode(image, &(call..range.end), &mut instructions);
+    let park = code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)?;
+    Some([park, calls::site_after(image, Probe::Unpark, call)?])
+}
+
+/// The constant that the last of these instructions to touch `edx` puts there.
+fn third_argument(before: &[Instruction]) -> Option<u64> {
+    let is_plain = |instruction: &&Instruction| instruction.flow_control() == FlowControl::Next;
+    let sets = |instruction: &&Instruction| {
+        instruction.op_count() > 0
+            && instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register().full_register() == Register::RDX
+    };
+    let set = before.iter().rev().take_while(is_plain).find(sets)?;
+    match (set.mnemonic(), set.op1_kind()) {
+        (Mnemonic::Mov, OpKind::Immediate32) if set.op0_register() == Register::EDX => {
+            Some(u64::from(set.immediate32()))
+        }
+        (Mnemonic::Xor, OpKind::Register) if set.op1_register() == set.op0_register() => Some(0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

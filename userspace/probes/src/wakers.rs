@@ -1,0 +1,237 @@
+//! Wakes: the functions of the one waker vtable that all tasks share.
+//!
+//! In: tables of four code pointers. Out: for `wake` and `wake_by_ref` a set of
+//! sites of which every call hits exactly one, also a call that finds the task
+//! notified already. Never: wakers of other kinds.
+//!
+//! `runtime/task/waker.rs`: the data pointer of the waker is the task header.
+//! Its `clone` returns the table's own address and adds `REF_ONE`, 64, to the
+//! state word; the tables of `Arc` wakers add 1 elsewhere.
+
+use dial9_bpf_abi::cookie::{Cookie, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use crate::code;
+use crate::cut;
+use crate::elf::Image;
+use crate::entry;
+use crate::graph;
+use crate::plan::{Miss, Probe, Site};
+
+const WORD: u64 = 8;
+/// Slots of `core::task::RawWakerVTable`: clone, wake, `wake_by_ref`, drop.
+const SLOTS: usize = 4;
+/// `REF_ONE` in `runtime/task/state.rs`.
+const ONE_REFERENCE: u64 = 64;
+/// Instructions of `clone` that are looked at.
+const MAX_CLONE: usize = 48;
+
+/// Adds the sites for wakes.
+pub(crate) fn find(
+    image: &Image<'_>,
+    id_offset: Option<u16>,
+    sites: &mut Vec<Site>,
+    misses: &mut Vec<Miss>,
+) {
+    let result = id_offset
+        .ok_or_else(|| "the task id has different offsets in the task types".to_owned())
+        .and_then(|id_offset| {
+            wake_sites(
+                image,
+                Cookie {
+                    id_offset,
+                    ..Cookie::EMPTY
+                },
+            )
+        });
+    match result {
+        Ok(found) => sites.extend(found),
+        Err(reason) => misses.push(Miss {
+            probe: Probe::Wake,
+            reason,
+        }),
+    }
+}
+
+fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
+    let tables = tables(image);
+    let &[table] = tables.as_slice() else {
+        return Err(format!(
+            "{} tables look like the task waker's, not 1",
+            tables.len()
+        ));
+    };
+    let slot = |slot: u64| {
+        let address = table.wrapping_add(slot * WORD);
+        image
+            .pointer(address)
+            .ok_or_else(|| format!("no function at {address:#x}"))
+    };
+    let (wake, by_ref) = (slot(1)?, slot(2)?);
+    let mut found = function_sites(image, "wake_by_ref", by_ref, cookie)?;
+    if wake == by_ref || jumps_to(image, wake, by_ref) {
+        return Ok(found);
+    }
+    if mentions(image, wake, by_ref) || mentions(image, by_ref, wake) {
+        return Err(format!(
+            "wake at {wake:#x} and wake_by_ref at {by_ref:#x} share code"
+        ));
+    }
+    found.extend(function_sites(image, "wake", wake, cookie)?);
+    Ok(found)
+}
+
+/// Addresses of the tables with the shape of the task waker's.
+fn tables(image: &Image<'_>) -> Vec<u64> {
+    let mut instructions = Vec::new();
+    image
+        .code_pointers()
+        .windows(SLOTS)
+        .filter(|run| run[SLOTS - 1].0.wrapping_sub(run[0].0) == 3 * WORD)
+        .filter(|run| {
+            let (table, clone) = run[0];
+            let Some(range) = image
+                .function_at(clone)
+                .filter(|range| range.start == clone)
+            else {
+                return false;
+            };
+            let end = range
+                .end
+                .min(range.start.saturating_add(15 * MAX_CLONE as u64));
+            code::decode(image, &(range.start..end), &mut instructions);
+            let body = &instructions[..instructions.len().min(MAX_CLONE)];
+            body.iter()
+                .any(|instruction| names(image, instruction, table))
+                && adds_reference(body)
+        })
+        .map(|run| run[0].0)
+        .collect()
+}
+
+/// Whether an instruction takes the address `table`.
+fn names(image: &Image<'_>, instruction: &Instruction, table: u64) -> bool {
+    let is_relative = instruction.is_ip_rel_memory_operand();
+    match instruction.mnemonic() {
+        Mnemonic::Lea => is_relative && instruction.ip_rel_memory_address() == table,
+        Mnemonic::Mov if is_relative => {
+            image.pointer(instruction.ip_rel_memory_address()) == Some(table)
+        }
+        Mnemonic::Mov => immediate(instruction) == Some(table),
+        _ => false,
+    }
+}
+
+/// Whether the code adds one reference to a word atomically.
+fn adds_reference(body: &[Instruction]) -> bool {
+    let is_amount = |instruction: &Instruction| {
+        matches!(
+            instruction.mnemonic(),
+            Mnemonic::Mov | Mnemonic::Add | Mnemonic::Push
+        ) && immediate(instruction) == Some(ONE_REFERENCE)
+    };
+    body.iter().any(is_amount)
+        && body.iter().any(|instruction| {
+            instruction.has_lock_prefix()
+                && matches!(instruction.mnemonic(), Mnemonic::Xadd | Mnemonic::Add)
+        })
+}
+
+fn immediate(instruction: &Instruction) -> Option<u64> {
+    let operand = instruction.op_count().checked_sub(1)?;
+    let is_immediate = matches!(
+        instruction.op_kind(operand),
+        OpKind::Immediate8
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    );
+    is_immediate.then(|| instruction.immediate(operand))
+}
+
+/// Sites of which every call of the function at `address` hits one.
+fn function_sites(
+    image: &Image<'_>,
+    name: &str,
+    address: u64,
+    cookie: Cookie,
+) -> Result<Vec<Site>, String> {
+    cut_sites(image, address, cookie)
+        .or_else(|| entry_site(image, address, cookie))
+        .ok_or_else(|| {
+            format!("no set of instructions of {name} at {address:#x} counts each call once")
+        })
+}
+
+fn cut_sites(image: &Image<'_>, address: u64, cookie: Cookie) -> Option<Vec<Site>> {
+    let range = image
+        .function_at(address)
+        .filter(|range| range.start == address)?;
+    let mut instructions = Vec::new();
+    if !code::decode(image, &range, &mut instructions) {
+        return None;
+    }
+    let graph = graph::build(&instructions)?;
+    let views = cut::views(image, &instructions, &graph, Register::RDI);
+    cut::find(&graph, &views)?
+        .into_iter()
+        .map(
+            |cut::Crossing {
+                 node,
+                 header,
+                 branch,
+             }| {
+                code::site(
+                    image,
+                    Probe::Wake,
+                    &instructions[node],
+                    Cookie {
+                        header,
+                        branch,
+                        ..cookie
+                    },
+                )
+            },
+        )
+        .collect()
+}
+
+fn entry_site(image: &Image<'_>, address: u64, cookie: Cookie) -> Option<Vec<Site>> {
+    let entry = entry::find(image, address, Register::RDI)?;
+    let cookie = Cookie {
+        header: entry.header,
+        ..cookie
+    };
+    Some(vec![code::site(
+        image,
+        Probe::Wake,
+        &entry.instruction,
+        cookie,
+    )?])
+}
+
+/// Whether the function at `from` does nothing but jump to `to`.
+fn jumps_to(image: &Image<'_>, from: u64, to: u64) -> bool {
+    let mut instructions = Vec::new();
+    image.function_at(from).is_some_and(|range| {
+        code::decode(image, &(from..range.end), &mut instructions);
+        let first = instructions.first();
+        first.is_some_and(|first| {
+            first.flow_control() == iced_x86::FlowControl::UnconditionalBranch
+                && code::near_target(first) == Some(to)
+        })
+    })
+}
+
+/// Whether the function at `from` calls or jumps to `to`.
+fn mentions(image: &Image<'_>, from: u64, to: u64) -> bool {
+    let mut instructions = Vec::new();
+    image.function_at(from).is_some_and(|range| {
+        code::decode(image, &range, &mut instructions);
+        instructions
+            .iter()
+            .any(|instruction| code::direct_target(image, instruction) == Some(to))
+    })
+}
