@@ -1,1 +1,45 @@
-//! stub
+//! What the tests of the whole tracer share.
+//!
+//! In: programs of `testprogs/`, the `dial9-bpf` command, segments. Out: facts
+//! to assert on. Never: an assertion about time, a sleep that stands for a
+//! condition, a process left behind.
+//!
+//! Everything here needs root and a kernel that the tracer supports; the tests
+//! fail where it is missing, they do not skip.
+
+pub mod kernel;
+pub mod proc;
+pub mod program;
+pub mod segment;
+pub mod target_dir;
+pub mod tracer;
+pub mod truth;
+pub mod wait;
+
+pub use program::{Build, TestProgram};
+pub use segment::Facts;
+pub use tracer::{Attach, Outcome, Tracer};
+
+/// Call first in every test.
+///
+/// # Panics
+///
+/// For anybody but root.
+pub fn require_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "these tests attach to processes: run them as root (cargo xtask test does)"
+    );
+}
+
+/// A folder for the traces of one test.
+///
+/// # Panics
+///
+/// When none can be made.
+pub fn output_dir() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("dial9-bpf-")
+        .tempdir()
+        .expect("a temporary folder can be made")
+}

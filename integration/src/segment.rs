@@ -1,0 +1,350 @@
+//! What a segment says.
+//!
+//! In: a sealed file. Out: [`Facts`], counted by task and by event. Never: a
+//! segment read only in part; a byte that does not decode is an error.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use dial9_trace_format::{
+    decoder::{Decoder, RawEvent},
+    types::FieldValueRef,
+};
+
+/// Everything counted in one or more segments.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// Events by schema.
+    pub counts: BTreeMap<String, u64>,
+    /// By Tokio's task id.
+    pub tasks: HashMap<u64, TaskFacts>,
+    /// By the worker's id in the trace.
+    pub workers: BTreeMap<u64, WorkerFacts>,
+    /// The last of each key.
+    pub metadata: BTreeMap<String, String>,
+    /// Lost hits by kind, from the loss events.
+    pub lost: BTreeMap<String, u64>,
+    /// Polls and parks that begin twice or end twice, and times that go back,
+    /// in one worker's events.
+    pub broken: Vec<String>,
+    /// Time of the first event, ns.
+    pub first_ns: u64,
+    /// Time of the last event, ns.
+    pub last_ns: u64,
+}
+
+/// What happened to one task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskFacts {
+    /// Poll starts.
+    pub polls: u64,
+    /// Wakes of it.
+    pub wakes: u64,
+    /// Ends.
+    pub ends: u64,
+    /// Spawns that are exact.
+    pub spawns: u64,
+    /// Spawns that are first sightings.
+    pub sightings: u64,
+    /// Runs of it as a closure of the blocking pool.
+    pub blocking_runs: u64,
+    /// Its name, from spawn or poll.
+    pub location: String,
+}
+
+/// What happened on one worker.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerFacts {
+    /// Poll starts.
+    pub polls: u64,
+    /// Parks.
+    pub parks: u64,
+    /// Unparks.
+    pub unparks: u64,
+    /// The task whose poll is open after the last event.
+    pub open_poll: Option<u64>,
+    parked: Option<bool>,
+    last_ns: u64,
+}
+
+impl Facts {
+    /// Reads the sealed segments of a folder.
+    ///
+    /// # Panics
+    ///
+    /// When there is none, when one does not decode, or when anything else of
+    /// the tracer's is left in the folder.
+    pub fn of_dir(dir: &Path) -> Self {
+        let segments = sealed_segments(dir);
+        assert!(!segments.is_empty(), "no segment in {}", dir.display());
+        let mut facts = Self::default();
+        for path in &segments {
+            let path = path.display();
+            facts
+                .add(&path.to_string())
+                .unwrap_or_else(|error| panic!("{path}: {error:#}"));
+        }
+        facts
+    }
+
+    fn add(&mut self, path: &str) -> Result<()> {
+        let bytes = unpacked(Path::new(path))?;
+        let mut decoder = Decoder::new(&bytes).context("no header")?;
+        decoder.for_each_event(|event| self.take(&event))?;
+        ensure!(
+            decoder.position() == bytes.len(),
+            "{} of {} bytes decode",
+            decoder.position(),
+            bytes.len()
+        );
+        Ok(())
+    }
+
+    fn take(&mut self, event: &RawEvent<'_, '_>) {
+        let name = event.name;
+        match self.counts.get_mut(name) {
+            Some(count) => *count += 1,
+            None => drop(self.counts.insert(name.to_owned(), 1)),
+        }
+        if self.first_ns == 0 {
+            self.first_ns = event.timestamp_ns;
+        }
+        self.last_ns = self.last_ns.max(event.timestamp_ns);
+        match name {
+            "PollStartEvent" => self.poll_start(event),
+            "PollEndEvent" => self.poll_end(event),
+            "WorkerParkEvent" => self.park(event, true),
+            "WorkerUnparkEvent" => self.park(event, false),
+            "WakeEventEvent" => self.task(event, "woken_task_id").wakes += 1,
+            "TaskTerminateEvent" => self.task(event, "task_id").ends += 1,
+            "TaskSpawnEvent" => self.spawn(event),
+            "BlockingTaskEvent" => self.task(event, "task_id").blocking_runs += 1,
+            "LossEvent" => {
+                let lost = number(event, "lost");
+                *self.lost.entry(text(event, "kind")).or_default() += lost;
+            }
+            "SegmentMetadataEvent" => {
+                if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
+                    let entries = entries
+                        .iter()
+                        .map(|(key, value)| (key.into(), value.into()));
+                    self.metadata.extend(entries);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn task(&mut self, event: &RawEvent<'_, '_>, id: &str) -> &mut TaskFacts {
+        self.tasks.entry(number(event, id)).or_default()
+    }
+
+    fn spawn(&mut self, event: &RawEvent<'_, '_>) {
+        let location = text(event, "spawn_loc");
+        let sighted = field(event, "first_sighting") == Some(&FieldValueRef::Bool(true));
+        let task = self.task(event, "task_id");
+        if sighted {
+            task.sightings += 1;
+        } else {
+            task.spawns += 1;
+        }
+        task.location = location;
+    }
+
+    fn poll_start(&mut self, event: &RawEvent<'_, '_>) {
+        let id = number(event, "task_id");
+        self.task(event, "task_id").polls += 1;
+        let worker = self.worker(event);
+        worker.polls += 1;
+        if let Some(open) = worker.open_poll.replace(id) {
+            self.broken(
+                event,
+                &format!("a poll of {id} begins inside one of {open}"),
+            );
+        }
+    }
+
+    fn poll_end(&mut self, event: &RawEvent<'_, '_>) {
+        if self.worker(event).open_poll.take().is_none() {
+            self.broken(event, "a poll ends that did not begin");
+        }
+    }
+
+    fn park(&mut self, event: &RawEvent<'_, '_>, parks: bool) {
+        let worker = self.worker(event);
+        *(if parks {
+            &mut worker.parks
+        } else {
+            &mut worker.unparks
+        }) += 1;
+        if worker.parked.replace(parks) == Some(parks) {
+            self.broken(event, "the same twice");
+        }
+    }
+
+    fn worker(&mut self, event: &RawEvent<'_, '_>) -> &mut WorkerFacts {
+        let id = number(event, "worker_id");
+        let last_ns = self.workers.entry(id).or_default().last_ns;
+        if event.timestamp_ns < last_ns {
+            self.broken(event, "earlier than the one before");
+        }
+        let worker = self.workers.entry(id).or_default();
+        worker.last_ns = event.timestamp_ns;
+        worker
+    }
+
+    fn broken(&mut self, event: &RawEvent<'_, '_>, what: &str) {
+        let worker = number(event, "worker_id");
+        let line = format!(
+            "{} at {} on {worker}: {what}",
+            event.name, event.timestamp_ns
+        );
+        self.broken.push(line);
+    }
+
+    /// Events of a schema.
+    pub fn count(&self, schema: &str) -> u64 {
+        self.counts.get(schema).copied().unwrap_or(0)
+    }
+
+    /// All lost hits.
+    pub fn total_lost(&self) -> u64 {
+        self.lost.values().sum()
+    }
+
+    /// Asserts that polls and parks are pairs, that time goes forward, and that
+    /// no poll is left open.
+    ///
+    /// # Panics
+    ///
+    /// When one of that is not so.
+    #[track_caller]
+    pub fn expect_sound(&self) -> &Self {
+        let shown = &self.broken[..self.broken.len().min(10)];
+        assert!(
+            shown.is_empty(),
+            "{} broken events: {shown:#?}",
+            self.broken.len()
+        );
+        for (id, worker) in &self.workers {
+            assert_eq!(
+                worker.open_poll, None,
+                "worker {id} has a poll open at the end"
+            );
+        }
+        self
+    }
+
+    /// Asserts that nothing was lost.
+    ///
+    /// # Panics
+    ///
+    /// When something was.
+    #[track_caller]
+    pub fn expect_lossless(&self) -> &Self {
+        assert_eq!(self.total_lost(), 0, "{:?}", self.lost);
+        assert_eq!(self.count("GapEvent"), 0);
+        self
+    }
+}
+
+/// Sealed segments of a folder, oldest first.
+///
+/// # Panics
+///
+/// When the folder holds anything else of the tracer's but a lock.
+pub fn sealed_segments(dir: &Path) -> Vec<PathBuf> {
+    let mut segments = Vec::new();
+    for path in files(dir) {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        match index(&name) {
+            Some(index) => segments.push((index, path)),
+            None => assert!(
+                !name.starts_with("trace."),
+                "{} is left over",
+                path.display()
+            ),
+        }
+    }
+    segments.sort();
+    segments.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Files of a folder.
+///
+/// # Panics
+///
+/// When it cannot be read.
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    entries
+        .map(|entry| entry.expect("a folder can be read on").path())
+        .collect()
+}
+
+/// N of `trace.N.bin` or `trace.N.bin.gz`.
+fn index(name: &str) -> Option<u64> {
+    let rest = name.strip_prefix("trace.")?;
+    rest.strip_suffix(".bin")
+        .or_else(|| rest.strip_suffix(".bin.gz"))?
+        .parse()
+        .ok()
+}
+
+/// The bytes of a segment; compressed, it has to be one gzip member.
+///
+/// # Errors
+///
+/// When it is not.
+pub fn unpacked(path: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(path)?;
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut decoder = flate2::bufread::GzDecoder::new(&bytes[..]);
+    let mut unpacked = Vec::new();
+    decoder.read_to_end(&mut unpacked)?;
+    let rest = decoder.into_inner();
+    ensure!(
+        rest.is_empty(),
+        "{} bytes after the gzip member",
+        rest.len()
+    );
+    Ok(unpacked)
+}
+
+fn field<'f, 'a>(event: &RawEvent<'a, 'f>, name: &str) -> Option<&'f FieldValueRef<'a>> {
+    event
+        .field_names()
+        .zip(event.fields)
+        .find(|(field, _)| *field == name)
+        .map(|(_, value)| value)
+}
+
+/// An unsigned field.
+fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
+    match field(event, name) {
+        Some(FieldValueRef::Varint(number)) => *number,
+        other => panic!("{} of {} is {other:?}", name, event.name),
+    }
+}
+
+/// A text field, pooled or not.
+fn text(event: &RawEvent<'_, '_>, name: &str) -> String {
+    let text = match field(event, name) {
+        Some(FieldValueRef::PooledString(id)) => event.string_pool.get(*id),
+        Some(FieldValueRef::String(text)) => Some(*text),
+        _ => None,
+    };
+    text.unwrap_or_else(|| panic!("no text {name} in {}", event.name))
+        .to_owned()
+}

@@ -1,0 +1,66 @@
+//! The trace tells exactly what the target counted, task by task.
+//!
+//! In: a program of more than fifty kinds of tasks and a million polls. Out:
+//! equal numbers of polls, wakes, ends, spawns and blocking runs. Never: a
+//! tolerance.
+
+use dial9_bpf_integration::{
+    Attach, Build, Facts, TestProgram, output_dir, require_root,
+    truth::{self, TrueTask},
+};
+
+const POLLS: u64 = 1_000_000;
+const KINDS: usize = 20;
+
+#[test]
+fn of_a_plain_release_build() {
+    check(Build::Plain, true);
+}
+
+/// Equal poll functions of different task types are one function here.
+#[test]
+fn of_a_build_with_merged_functions() {
+    check(Build::Merged, true);
+}
+
+/// Without symbols a spawn is a first sighting, and marked as that.
+#[test]
+fn of_a_stripped_build() {
+    check(Build::Stripped, false);
+}
+
+fn check(build: Build, exact_spawns: bool) {
+    let (truth, facts) = trace(build);
+    let mut kinds: Vec<&str> = truth.iter().map(|task| task.kind.as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert!(kinds.len() >= KINDS, "{kinds:?}");
+    assert!(truth::total_polls(&truth) >= POLLS);
+    facts.expect_lossless().expect_sound();
+    truth::expect_told(&truth, &facts, exact_spawns);
+    assert_eq!(
+        facts
+            .workers
+            .values()
+            .filter(|worker| worker.polls > 0)
+            .count(),
+        2
+    );
+    for task in facts.tasks.values() {
+        assert!(task.polls == 0 || !task.location.is_empty(), "{task:?}");
+    }
+}
+
+fn trace(build: Build) -> (Vec<TrueTask>, Facts) {
+    require_root();
+    let output = output_dir();
+    let counted = output.path().join("truth.tsv");
+    let mut program = TestProgram::start_with("truth", build, |command| {
+        command.arg(&counted);
+    });
+    let tracer = Attach::to(program.pid(), output.path()).attached();
+    program.ask("go", "done");
+    tracer.interrupt().expect(0);
+    assert!(program.exit().success());
+    (truth::read(&counted), Facts::of_dir(output.path()))
+}
