@@ -1,1 +1,27 @@
-//! stub
+//! From kernel records to a trace segment.
+//!
+//! In: bytes of the rings, what a scan said about the target's task types, the
+//! kernel's loss counters. Out: segment files that dial9's readers take.
+//! Never: a BPF call, a symbol lookup, a network; nothing here knows who made
+//! the records.
+//!
+//! ```text
+//! ring bytes → decode → Record → sort → interpret → Event → encode → batch → segment
+//! ```
+
+pub mod check;
+pub mod clock;
+pub mod decode;
+pub mod dump;
+pub mod encode;
+pub mod event;
+pub mod interpret;
+pub mod location;
+pub mod lock;
+pub mod loss;
+pub mod metadata;
+pub mod segment;
+pub mod sort;
+pub mod stats;
+mod tasks;
+mod threads;

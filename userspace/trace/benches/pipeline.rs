@@ -1,0 +1,3 @@
+//! Speed of the line from records to batches.
+
+fn main() {}

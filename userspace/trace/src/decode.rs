@@ -1,0 +1,248 @@
+//! Ring bytes to records.
+//!
+//! In: the bytes of one ring entry. Out: a [`Record`], or what is wrong with
+//! the bytes. Never: a panic, an allocation, a look at the values inside.
+
+use dial9_bpf_abi::record::{
+    Gap, Park, PollEnd, PollStart, RecordHeader, RecordKind, Spawn, TaskRecord,
+};
+
+/// One record, by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A thread entered a poll function.
+    PollStart(PollStart),
+    /// A poll call returned.
+    PollEnd(PollEnd),
+    /// A task was woken.
+    Wake(TaskRecord),
+    /// A task was bound to a runtime.
+    Spawn(Spawn),
+    /// A task ended.
+    Terminate(TaskRecord),
+    /// A worker is about to park.
+    Park(Park),
+    /// A worker came back from a park.
+    Unpark(Park),
+    /// Hits of a thread were lost.
+    Gap(Gap),
+}
+
+/// Bytes that are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Not even a header.
+    #[error("record of {bytes} bytes has no header")]
+    NoHeader {
+        /// Length of the entry.
+        bytes: usize,
+    },
+    /// A kind that no program writes.
+    #[error("unknown record kind {kind}")]
+    UnknownKind {
+        /// The number found.
+        kind: u16,
+    },
+    /// A known kind of another size.
+    #[error("record kind {kind} has {bytes} bytes")]
+    Length {
+        /// The kind's number.
+        kind: u16,
+        /// Length of the entry.
+        bytes: usize,
+    },
+}
+
+impl Record {
+    /// Reads one ring entry.
+    ///
+    /// # Errors
+    ///
+    /// Every [`DecodeError`]; the bytes are untrusted.
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let length = bytes.len();
+        let Some(first) = bytes.first_chunk::<8>() else {
+            return Err(DecodeError::NoHeader { bytes: length });
+        };
+        let kind = u16::from_ne_bytes([first[0], first[1]]);
+        let record = match RecordKind(kind) {
+            RecordKind::POLL_START => words(bytes).map(|[w, ts, task_id, sp, vtable]| {
+                Self::PollStart(PollStart {
+                    header: header(w, ts),
+                    task_id,
+                    sp,
+                    vtable,
+                })
+            }),
+            RecordKind::POLL_END => words(bytes).map(|[w, ts, sp]| {
+                Self::PollEnd(PollEnd {
+                    header: header(w, ts),
+                    sp,
+                })
+            }),
+            RecordKind::WAKE => task(bytes).map(Self::Wake),
+            RecordKind::SPAWN => words(bytes).map(|[w, ts, task_id, vtable]| {
+                Self::Spawn(Spawn {
+                    header: header(w, ts),
+                    task_id,
+                    vtable,
+                })
+            }),
+            RecordKind::TERMINATE => task(bytes).map(Self::Terminate),
+            RecordKind::PARK => park(bytes).map(Self::Park),
+            RecordKind::UNPARK => park(bytes).map(Self::Unpark),
+            RecordKind::GAP => words(bytes).map(|[w, ts, lost]| {
+                Self::Gap(Gap {
+                    header: header(w, ts),
+                    lost,
+                })
+            }),
+            _ => return Err(DecodeError::UnknownKind { kind }),
+        };
+        record.ok_or(DecodeError::Length {
+            kind,
+            bytes: length,
+        })
+    }
+
+    /// The record's header.
+    #[inline]
+    pub fn header(&self) -> &RecordHeader {
+        match self {
+            Self::PollStart(record) => &record.header,
+            Self::PollEnd(record) => &record.header,
+            Self::Wake(record) | Self::Terminate(record) => &record.header,
+            Self::Spawn(record) => &record.header,
+            Self::Park(record) | Self::Unpark(record) => &record.header,
+            Self::Gap(record) => &record.header,
+        }
+    }
+
+    /// Appends the record as the kernel would have written it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let header = self.header();
+        out.extend_from_slice(&header.kind.0.to_ne_bytes());
+        out.extend_from_slice(&header.flags.to_ne_bytes());
+        out.extend_from_slice(&header.tid.to_ne_bytes());
+        out.extend_from_slice(&header.ts_ns.to_ne_bytes());
+        let mut put = |word: u64| out.extend_from_slice(&word.to_ne_bytes());
+        match *self {
+            Self::PollStart(PollStart {
+                header: _,
+                task_id,
+                sp,
+                vtable,
+            }) => {
+                put(task_id);
+                put(sp);
+                put(vtable);
+            }
+            Self::PollEnd(PollEnd { header: _, sp }) => put(sp),
+            Self::Wake(TaskRecord { header: _, task_id })
+            | Self::Terminate(TaskRecord { header: _, task_id }) => put(task_id),
+            Self::Spawn(Spawn {
+                header: _,
+                task_id,
+                vtable,
+            }) => {
+                put(task_id);
+                put(vtable);
+            }
+            Self::Park(Park { header: _, cpu_ns }) | Self::Unpark(Park { header: _, cpu_ns }) => {
+                put(cpu_ns);
+            }
+            Self::Gap(Gap { header: _, lost }) => put(lost),
+        }
+    }
+}
+
+/// The entry as exactly `N` words.
+#[inline]
+fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let chunks: &[[u8; 8]; N] = chunks.try_into().ok()?;
+    rest.is_empty().then(|| chunks.map(u64::from_ne_bytes))
+}
+
+#[inline]
+fn header(word: u64, ts_ns: u64) -> RecordHeader {
+    let [k0, k1, f0, f1, t0, t1, t2, t3] = word.to_ne_bytes();
+    RecordHeader {
+        kind: RecordKind(u16::from_ne_bytes([k0, k1])),
+        flags: u16::from_ne_bytes([f0, f1]),
+        tid: u32::from_ne_bytes([t0, t1, t2, t3]),
+        ts_ns,
+    }
+}
+
+#[inline]
+fn task(bytes: &[u8]) -> Option<TaskRecord> {
+    words(bytes).map(|[w, ts, task_id]| TaskRecord {
+        header: header(w, ts),
+        task_id,
+    })
+}
+
+#[inline]
+fn park(bytes: &[u8]) -> Option<Park> {
+    words(bytes).map(|[w, ts, cpu_ns]| Park {
+        header: header(w, ts),
+        cpu_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(record) = Record::decode(&bytes) {
+                let mut again = Vec::new();
+                record.encode(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+
+        #[test]
+        fn a_record_of_any_kind_survives_a_round_trip(
+            kind in 0u16..12, words in proptest::collection::vec(any::<u64>(), 2..6)
+        ) {
+            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            bytes[..2].copy_from_slice(&kind.to_ne_bytes());
+            let length = match kind {
+                1 => 40,
+                2 | 3 | 5..=8 => 24,
+                4 => 32,
+                _ => 0,
+            };
+            match Record::decode(&bytes) {
+                Ok(record) => {
+                    let mut again = Vec::new();
+                    record.encode(&mut again);
+                    prop_assert_eq!(&again, &bytes);
+                    prop_assert_eq!(bytes.len(), length);
+                }
+                Err(DecodeError::UnknownKind { kind: k }) => {
+                    prop_assert_eq!((k, length), (kind, 0));
+                }
+                Err(error) => {
+                    prop_assert_eq!(error, DecodeError::Length { kind, bytes: bytes.len() });
+                    prop_assert_ne!(bytes.len(), length);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_entry_has_no_header() {
+        assert_eq!(
+            Record::decode(&[1, 0]),
+            Err(DecodeError::NoHeader { bytes: 2 })
+        );
+    }
+}

@@ -1,0 +1,339 @@
+//! Records to events.
+//!
+//! In: records in order of time, and the threads whose losses are still open
+//! at the end. Out: events, through a callback. Never: a guess: what a gap
+//! hides is closed at the gap and counted, and what cannot be paired is
+//! dropped and counted.
+//!
+//! Polls are paired by stack pointer. The stack grows down, so an inner poll
+//! has a smaller one, and a start at or above the innermost open poll shows
+//! that this one has ended. A worker id belongs to a thread and a nesting depth
+//! of task polls, so the polls of one worker never nest.
+
+use dial9_bpf_abi::record::{
+    FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart, RecordHeader, Spawn,
+    TaskRecord,
+};
+
+use crate::decode::Record;
+use crate::event::{Event, NO_WORKER, ParkEvent};
+use crate::location::{LocationId, Locations};
+use crate::stats::Stats;
+use crate::tasks::{Sighting, Tasks};
+use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, WorkerIds};
+use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
+
+mod lane;
+
+/// Largest worker id that a wake can name.
+const MAX_WAKE_WORKER: u32 = 253;
+
+/// Losses of a thread that no later record has reported, from the kernel's
+/// thread slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenGap {
+    /// The thread; `None` when several share the slot.
+    pub tid: Option<u32>,
+    /// Time of the first lost hit, `CLOCK_MONOTONIC` ns.
+    pub since_ns: u64,
+    /// Hits lost.
+    pub lost: u64,
+}
+
+/// State of one target across its segments.
+#[derive(Debug)]
+pub struct Interpreter {
+    locations: Locations,
+    threads: Threads,
+    tasks: Tasks,
+    workers: WorkerIds,
+    stats: Stats,
+}
+
+impl Interpreter {
+    /// A fresh state for a target with these task types.
+    pub fn new(locations: Locations) -> Self {
+        Self {
+            locations,
+            threads: Threads::default(),
+            tasks: Tasks::new(),
+            workers: WorkerIds::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The names that events refer to.
+    pub fn locations(&self) -> &Locations {
+        &self.locations
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Every worker id given so far.
+    pub fn workers(&self) -> impl Iterator<Item = u32> + use<> {
+        self.workers.given()
+    }
+
+    /// Interprets one record.
+    #[inline]
+    pub fn record(&mut self, record: &Record, out: &mut impl FnMut(&Event, &Locations)) {
+        self.stats.records.count(record);
+        match record {
+            Record::PollStart(start) => self.poll_start(start, out),
+            Record::PollEnd(end) => self.poll_end(end, out),
+            Record::Wake(wake) => self.wake(wake, out),
+            Record::Spawn(spawn) => self.spawn(spawn, out),
+            Record::Terminate(task) => self.terminate(task, out),
+            Record::Park(park) => self.park(park, ParkSide::Park, out),
+            Record::Unpark(park) => self.park(park, ParkSide::Unpark, out),
+            Record::Gap(gap) => self.gap(gap, out),
+        }
+    }
+
+    /// Ends a segment: says what it still lacks. The next record belongs to
+    /// the next segment.
+    pub fn rotate(&mut self, out: &mut impl FnMut(&Event, &Locations)) {
+        let mut out = Out::new(&mut self.stats, &self.locations, out);
+        let forgotten = self.tasks.rotate(|event| out.event(event));
+        self.stats.forgotten_tasks += forgotten;
+    }
+
+    /// Ends the recording: closes what the kernel lost and nobody reported.
+    /// Polls that are truly open stay open.
+    pub fn finish(
+        &mut self,
+        now_ns: u64,
+        gaps: &[OpenGap],
+        out: &mut impl FnMut(&Event, &Locations),
+    ) {
+        let mut closing = Out::new(&mut self.stats, &self.locations, out);
+        for gap in gaps {
+            let pending = PendingGap {
+                since_ns: gap.since_ns,
+                lost: gap.lost,
+            };
+            match gap.tid {
+                Some(tid) => cut(self.threads.enter(tid), pending, &mut closing),
+                None => cut_all(&mut self.threads, pending, &mut closing),
+            }
+        }
+        for thread in self.threads.iter_mut() {
+            end_gap(thread, now_ns, &mut closing);
+        }
+        self.rotate(out);
+    }
+
+    fn poll_start(&mut self, start: &PollStart, out: &mut impl FnMut(&Event, &Locations)) {
+        let PollStart {
+            header,
+            task_id,
+            sp,
+            vtable,
+        } = *start;
+        let ts_ns = header.ts_ns;
+        if task_id == 0 {
+            self.stats.zero_tasks += 1;
+            return;
+        }
+        let location = locate(&mut self.locations, header, vtable);
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let thread = self.threads.enter(header.tid);
+        if !arrive(thread, ts_ns, out) {
+            return;
+        }
+        thread.is_after_gap = false;
+        while let Some(poll) = thread.open.pop_if(|poll| poll.sp <= sp) {
+            out.stats.unended_polls += 1;
+            close(thread, poll, ts_ns, out);
+        }
+        let work = if self.locations.is_blocking(location) {
+            self.tasks.block(task_id, ts_ns, location);
+            Work::Closure { location }
+        } else {
+            thread.mark_worker_loops();
+            let worker = thread.worker_at(thread.depth, &mut self.workers);
+            thread.depth += 1;
+            if let Sighting::Announce(event) = self.tasks.poll(task_id, ts_ns, location) {
+                out.event(&event);
+            }
+            out.event(&Event::PollStart {
+                ts_ns,
+                worker,
+                task_id,
+                location,
+            });
+            Work::Task { worker }
+        };
+        thread.open.push(OpenPoll {
+            sp,
+            task_id,
+            start_ns: ts_ns,
+            work,
+        });
+    }
+
+    fn poll_end(&mut self, end: &PollEnd, out: &mut impl FnMut(&Event, &Locations)) {
+        let RecordHeader { tid, ts_ns, .. } = end.header;
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let Some(thread) = self.threads.get(tid) else {
+            out.stats.stray_ends += 1;
+            return;
+        };
+        if !arrive(thread, ts_ns, out) {
+            return;
+        }
+        let Some(at) = thread.open.iter().rposition(|poll| poll.sp == end.sp) else {
+            if thread.is_after_gap {
+                out.stats.ends_after_gap += 1;
+            } else {
+                out.stats.stray_ends += 1;
+            }
+            return;
+        };
+        while thread.open.len() > at + 1
+            && let Some(poll) = thread.open.pop()
+        {
+            out.stats.unended_polls += 1;
+            close(thread, poll, ts_ns, out);
+        }
+        if let Some(poll) = thread.open.pop() {
+            close(thread, poll, ts_ns, out);
+            if let Work::Closure { location } = poll.work {
+                let event = Event::Blocking {
+                    ts_ns,
+                    duration_ns: ts_ns - poll.start_ns,
+                    location,
+                    tid,
+                    task_id: poll.task_id,
+                };
+                out.event(&event);
+                self.threads.forget_if_idle(tid);
+            }
+        }
+    }
+
+    fn wake(&mut self, wake: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
+        let TaskRecord { header, task_id } = *wake;
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let (waker, worker) = visit(&mut self.threads, header, out);
+        if task_id == 0 {
+            out.stats.zero_tasks += 1;
+            return;
+        }
+        match self.tasks.wake(task_id, header.ts_ns) {
+            Sighting::Known => {}
+            Sighting::Announce(event) => out.event(&event),
+            Sighting::Blocking => {
+                out.stats.blocking_wakes += 1;
+                return;
+            }
+        }
+        let target_worker = worker
+            .filter(|&worker| worker <= MAX_WAKE_WORKER)
+            .and_then(|worker| u8::try_from(worker).ok())
+            .unwrap_or(NO_WORKER);
+        let event = Event::Wake {
+            ts_ns: header.ts_ns,
+            waker,
+            woken: task_id,
+            target_worker,
+        };
+        out.event(&event);
+    }
+
+    fn spawn(&mut self, spawn: &Spawn, out: &mut impl FnMut(&Event, &Locations)) {
+        let Spawn {
+            header,
+            task_id,
+            vtable,
+        } = *spawn;
+        let location = locate(&mut self.locations, header, vtable);
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let (_, worker) = visit(&mut self.threads, header, out);
+        if task_id == 0 {
+            out.stats.zero_tasks += 1;
+        } else if self.locations.is_blocking(location) {
+            out.stats.blocking_spawns += 1;
+        } else if let Some(event) = self.tasks.spawn(task_id, header.ts_ns, location, worker) {
+            out.event(&event);
+        } else {
+            out.stats.repeated_spawns += 1;
+        }
+    }
+
+    fn terminate(&mut self, task: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
+        let TaskRecord { header, task_id } = *task;
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        visit(&mut self.threads, header, out);
+        if task_id == 0 {
+            out.stats.zero_tasks += 1;
+            return;
+        }
+        match self.tasks.end(task_id, header.ts_ns) {
+            Sighting::Known => {}
+            Sighting::Announce(event) => out.event(&event),
+            Sighting::Blocking => {
+                out.stats.blocking_terminates += 1;
+                return;
+            }
+        }
+        out.event(&Event::Terminate {
+            ts_ns: header.ts_ns,
+            task_id,
+        });
+    }
+
+    fn park(&mut self, park: &Park, side: ParkSide, out: &mut impl FnMut(&Event, &Locations)) {
+        let Park { header, cpu_ns } = *park;
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let thread = self.threads.enter(header.tid);
+        if !arrive(thread, header.ts_ns, out) {
+            return;
+        }
+        thread.mark_worker_loops();
+        thread.cpu_ns = thread.cpu_ns.max(cpu_ns);
+        let worker = thread.worker_at(0, &mut self.workers);
+        if thread.side.replace(side) == Some(side) {
+            out.stats.dropped_unpaired += 1;
+            return;
+        }
+        let event = ParkEvent {
+            ts_ns: header.ts_ns,
+            worker,
+            cpu_ns: thread.cpu_ns,
+            tid: header.tid,
+        };
+        let event = match side {
+            ParkSide::Park => Event::Park(event),
+            ParkSide::Unpark => Event::Unpark(event),
+        };
+        out.event(&event);
+    }
+
+    fn gap(&mut self, gap: &Gap, out: &mut impl FnMut(&Event, &Locations)) {
+        let Gap { header, lost } = *gap;
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let pending = PendingGap {
+            since_ns: header.ts_ns,
+            lost,
+        };
+        if header.flags & FLAG_GAP_ALL_THREADS != 0 {
+            cut_all(&mut self.threads, pending, out);
+        }
+        cut(self.threads.enter(header.tid), pending, out);
+    }
+}
+
+fn locate(locations: &mut Locations, header: RecordHeader, vtable: u64) -> LocationId {
+    if header.flags & FLAG_VTABLE_ADDRESS == 0 {
+        locations.of_index(vtable)
+    } else {
+        locations.of_address(vtable)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The steps that every kind of record shares: a record arrives at its thread,
+//! a poll closes, a gap cuts.
+//!
+//! In: a thread's state and a time. Out: events, and counters of what could
+//! not become one. Never: a time in a worker's lane that is before the last.
+
+use dial9_bpf_abi::record::RecordHeader;
+
+use crate::event::Event;
+use crate::location::Locations;
+use crate::stats::Stats;
+use crate::threads::{OpenPoll, PendingGap, Thread, Threads, Work};
+
+/// Where events go: counted, then to the caller, with the names they use.
+pub(super) struct Out<'a, F> {
+    pub(super) stats: &'a mut Stats,
+    locations: &'a Locations,
+    each: &'a mut F,
+}
+
+impl<'a, F: FnMut(&Event, &Locations)> Out<'a, F> {
+    pub(super) fn new(stats: &'a mut Stats, locations: &'a Locations, each: &'a mut F) -> Self {
+        Self {
+            stats,
+            locations,
+            each,
+        }
+    }
+
+    #[inline]
+    pub(super) fn event(&mut self, event: &Event) {
+        self.stats.events.count(event);
+        (self.each)(event, self.locations);
+    }
+}
+
+/// A record about a task: the task and the worker that the thread polls, where
+/// it does. A late record is nobody's.
+#[inline]
+pub(super) fn visit(
+    threads: &mut Threads,
+    header: RecordHeader,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) -> (u64, Option<u32>) {
+    let RecordHeader { tid, ts_ns, .. } = header;
+    let Some(thread) = threads.get(tid) else {
+        return (0, None);
+    };
+    if ts_ns < thread.last_ns {
+        return (0, None);
+    }
+    let had_gap = thread.gap.is_some();
+    arrive(thread, ts_ns, out);
+    let found = (thread.innermost(), thread.current_worker());
+    if had_gap {
+        threads.forget_if_idle(tid);
+    }
+    found
+}
+
+/// A record of the thread: ends its gap. False when the record is older than
+/// the thread's last, which happens to late records only.
+#[inline]
+pub(super) fn arrive(
+    thread: &mut Thread,
+    ts_ns: u64,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) -> bool {
+    if ts_ns < thread.last_ns {
+        out.stats.out_of_order += 1;
+        return false;
+    }
+    thread.last_ns = ts_ns;
+    end_gap(thread, ts_ns, out);
+    true
+}
+
+#[inline]
+pub(super) fn end_gap(
+    thread: &mut Thread,
+    ts_ns: u64,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) {
+    if let Some(PendingGap { since_ns, lost }) = thread.gap.take() {
+        let duration_ns = ts_ns.saturating_sub(since_ns);
+        out.event(&Event::Gap {
+            ts_ns,
+            duration_ns,
+            tid: thread.tid,
+            lost,
+        });
+    }
+}
+
+/// The poll is off the stack: a task's poll ends in the trace.
+#[inline]
+pub(super) fn close(
+    thread: &mut Thread,
+    poll: OpenPoll,
+    ts_ns: u64,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) {
+    if let Work::Task { worker } = poll.work {
+        thread.depth -= 1;
+        out.event(&Event::PollEnd { ts_ns, worker });
+    }
+}
+
+/// Closes what the thread has open at the first lost hit; the thread's last
+/// record proves that it was open until then.
+pub(super) fn cut(
+    thread: &mut Thread,
+    gap: PendingGap,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) {
+    let since_ns = gap.since_ns.max(thread.last_ns);
+    while let Some(poll) = thread.open.pop() {
+        match poll.work {
+            Work::Task { .. } => out.stats.polls_cut_by_gap += 1,
+            Work::Closure { .. } => out.stats.blocking_cut_by_gap += 1,
+            Work::WorkerLoop => {}
+        }
+        close(thread, poll, since_ns, out);
+    }
+    thread.is_after_gap = true;
+    thread.last_ns = since_ns;
+    // Two gaps without a record between them are one.
+    let earlier = thread.gap.take();
+    thread.gap = Some(PendingGap {
+        since_ns: earlier.map_or(since_ns, |earlier| earlier.since_ns),
+        lost: gap
+            .lost
+            .saturating_add(earlier.map_or(0, |earlier| earlier.lost)),
+    });
+}
+
+pub(super) fn cut_all(
+    threads: &mut Threads,
+    gap: PendingGap,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) {
+    for thread in threads.iter_mut() {
+        // The hits are counted once, by the thread that reported them.
+        cut(thread, PendingGap { lost: 0, ..gap }, out);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a segment says of itself as a whole.
+//!
+//! In: what is known of the target and of the probes. Out: the string map of a
+//! `SegmentMetadataEvent`, with dial9's keys where it has one. Never: a value
+//! that is not known (its key is absent), `tokio.unstable`, which readers take
+//! for a diagnosis.
+
+/// A traced process and how it is traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Name of the service, for the viewer's title and the object key.
+    pub service: Option<String>,
+    /// Name of the machine.
+    pub host: Option<String>,
+    /// Four lower-case letters, a hyphen and the target's pid: one for each
+    /// run of a process.
+    pub boot_id: String,
+    /// Version of dial9-bpf.
+    pub version: String,
+    /// CPUs that the target may run on.
+    pub available_parallelism: Option<usize>,
+    /// Version of Tokio in the target.
+    pub tokio_version: Option<String>,
+    /// The target.
+    pub target: Target,
+    /// Probes without a site, by name, and why.
+    pub absent: Vec<(String, String)>,
+}
+
+/// Identity of the traced process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Its pid in the initial pid namespace.
+    pub pid: u32,
+    /// Its start, clock ticks since boot (`/proc/PID/stat`, field 22).
+    pub start_ticks: u64,
+    /// Path of its executable as the kernel names it.
+    pub exe: String,
+    /// GNU build id of the executable, lower-case hex.
+    pub build_id: Option<String>,
+}
+
+/// What is known only when a segment ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// False when the segment was sealed before its interval ended, so that
+    /// readers expect the rest elsewhere.
+    pub is_complete: bool,
+    /// Hits lost in the segment.
+    pub lost: u64,
+    /// Records whose bytes did not decode in the segment.
+    pub undecoded: u64,
+}
+
+const CPU_TIME_NOTE: &str = "scheduler's sum for the thread plus its time on the CPU since the \
+    last switch-in; behind by up to one tick for threads not yet seen switching";
+
+impl Metadata {
+    /// The map at the start of a segment.
+    pub(crate) fn opening(&self) -> Vec<(String, String)> {
+        let mut entries = Entries::default();
+        let Self {
+            service,
+            host,
+            boot_id,
+            version,
+            available_parallelism,
+            tokio_version,
+            target,
+            absent,
+        } = self;
+        entries.put_known("service", service.as_ref());
+        entries.put_known("host", host.as_ref());
+        entries.put("boot_id", boot_id);
+        entries.put("dial9.dial9-bpf.version", version);
+        entries.put_known(
+            "process.available_parallelism",
+            available_parallelism.as_ref(),
+        );
+        entries.put("tokio.poll_coverage", "all");
+        entries.put("tokio.local_queue", "false");
+        entries.put_known("tokio.version", tokio_version.as_ref());
+        entries.put("target.pid", &target.pid);
+        entries.put("target.start_ticks", &target.start_ticks);
+        entries.put("target.exe", &target.exe);
+        entries.put_known("target.build_id", target.build_id.as_ref());
+        entries.put("dial9-bpf.cpu_time", CPU_TIME_NOTE);
+        for (probe, reason) in absent {
+            entries.put(&format!("dial9-bpf.absent.{probe}"), reason);
+        }
+        entries.0
+    }
+
+    /// The full map at the seal. `workers` are all ids given so far.
+    pub(crate) fn closing(
+        &self,
+        workers: impl Iterator<Item = u32>,
+        outcome: Outcome,
+    ) -> Vec<(String, String)> {
+        let Outcome {
+            is_complete,
+            lost,
+            undecoded,
+        } = outcome;
+        let mut entries = Entries(self.opening());
+        let workers: Vec<String> = workers.map(|worker| worker.to_string()).collect();
+        if !workers.is_empty() {
+            entries.put("runtime.tokio", &workers.join(","));
+        }
+        entries.put("segment.complete", &is_complete);
+        entries.put("dial9-bpf.lost", &lost);
+        entries.put("dial9-bpf.undecoded", &undecoded);
+        entries.0
+    }
+}
+
+#[derive(Default)]
+struct Entries(Vec<(String, String)>);
+
+impl Entries {
+    fn put(&mut self, key: &str, value: &(impl ToString + ?Sized)) {
+        self.0.push((key.to_owned(), value.to_string()));
+    }
+
+    fn put_known(&mut self, key: &str, value: Option<&impl ToString>) {
+        if let Some(value) = value {
+            self.put(key, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seal_adds_what_the_start_could_not_know() {
+        let metadata = Metadata {
+            boot_id: "abcd-7".into(),
+            absent: vec![("spawn".into(), "no bind function".into())],
+            ..Metadata::default()
+        };
+        let opening = metadata.opening();
+        let has = |entries: &[(String, String)], key: &str| {
+            entries
+                .iter()
+                .find(|(k, _)| k == key)
+                .map(|(_, value)| value.clone())
+        };
+        assert_eq!(has(&opening, "service"), None);
+        assert_eq!(has(&opening, "segment.complete"), None);
+        assert_eq!(has(&opening, "runtime.tokio"), None);
+        assert_eq!(has(&opening, "tokio.unstable"), None);
+        assert_eq!(
+            has(&opening, "dial9-bpf.absent.spawn").as_deref(),
+            Some("no bind function")
+        );
+        let outcome = Outcome {
+            is_complete: true,
+            lost: 3,
+            undecoded: 0,
+        };
+        let closing = metadata.closing([0, 1].into_iter(), outcome);
+        assert_eq!(has(&closing, "runtime.tokio").as_deref(), Some("0,1"));
+        assert_eq!(has(&closing, "segment.complete").as_deref(), Some("true"));
+        assert_eq!(has(&closing, "dial9-bpf.lost").as_deref(), Some("3"));
+        assert_eq!(closing[..opening.len()], opening);
+    }
+}

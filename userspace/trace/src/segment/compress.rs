@@ -1,0 +1,91 @@
+//! A sealed segment to one gzip member.
+//!
+//! In: `trace.N.bin`. Out: `trace.N.bin.gz`, written under another name and
+//! renamed; then the `.bin` goes. Never: two gzip members in a file, which
+//! dial9's Rust reader would cut after the first; the loss of the `.bin` when
+//! anything fails.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::{Owner, SealedSegment};
+
+/// A whole `trace.N.bin.gz`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CompressedSegment {
+    /// The file.
+    pub path: PathBuf,
+    /// `N`.
+    pub index: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Size before compression.
+    pub raw_bytes: u64,
+    /// Start of the segment, ns since 1970.
+    pub started_unix_ns: u64,
+}
+
+/// A compression that failed; the segment is as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot compress {}", segment.path.display())]
+pub struct CompressError {
+    /// The segment, to try again.
+    pub segment: SealedSegment,
+    /// The cause.
+    pub source: io::Error,
+}
+
+impl SealedSegment {
+    /// Replaces `trace.N.bin` by `trace.N.bin.gz`.
+    ///
+    /// # Errors
+    ///
+    /// [`CompressError`] gives the segment back.
+    pub fn compress(self) -> Result<CompressedSegment, CompressError> {
+        let partial = with_suffix(&self.path, ".gz.tmp");
+        let path = with_suffix(&self.path, ".gz");
+        let written = write_member(&self.path, &partial, self.owner)
+            .and_then(|bytes| std::fs::rename(&partial, &path).map(|()| bytes))
+            .and_then(|bytes| std::fs::remove_file(&self.path).map(|()| bytes));
+        match written {
+            Ok(bytes) => Ok(CompressedSegment {
+                path,
+                index: self.index,
+                bytes,
+                raw_bytes: self.bytes,
+                started_unix_ns: self.started.unix_ns,
+            }),
+            Err(source) => {
+                // Absent when it was not yet made or is renamed already.
+                let _ = std::fs::remove_file(&partial);
+                Err(CompressError {
+                    segment: self,
+                    source,
+                })
+            }
+        }
+    }
+}
+
+/// Compresses a file into a new one; returns the new one's size, bytes.
+fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
+    let mut from = File::open(from)?;
+    // A left-over of a run that was killed here.
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut member = GzEncoder::new(owner.create(to)?, Compression::fast());
+    io::copy(&mut from, &mut member)?;
+    Ok(member.finish()?.metadata()?.len())
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

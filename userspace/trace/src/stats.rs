@@ -1,0 +1,152 @@
+//! What the interpreter has counted.
+//!
+//! In: one call for each record and event. Out: named counters, since the
+//! start. Never: a number that is not also explained here.
+
+use crate::decode::Record;
+use crate::event::Event;
+
+/// Counters of an interpreter; all count from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records by kind.
+    pub records: RecordCounts,
+    /// Events by kind.
+    pub events: EventCounts,
+    /// Poll ends without an open poll: normal after an attach in mid-poll.
+    pub stray_ends: u64,
+    /// Poll ends whose start was lost in a gap.
+    pub ends_after_gap: u64,
+    /// Polls that were closed because the stack showed that they had ended.
+    pub unended_polls: u64,
+    /// Polls that were closed at a gap.
+    pub polls_cut_by_gap: u64,
+    /// Open blocking tasks whose end a gap hid: no event.
+    pub blocking_cut_by_gap: u64,
+    /// Parks after a park and unparks after an unpark: no event.
+    pub dropped_unpaired: u64,
+    /// Poll and park records older than their thread's last: no event.
+    pub out_of_order: u64,
+    /// Spawns of blocking tasks: no event.
+    pub blocking_spawns: u64,
+    /// Wakes of blocking tasks: no event.
+    pub blocking_wakes: u64,
+    /// Ends of blocking tasks: no event of their own.
+    pub blocking_terminates: u64,
+    /// Records with task id 0, which Tokio never gives: no event.
+    pub zero_tasks: u64,
+    /// Spawns of tasks that were already known: no event.
+    pub repeated_spawns: u64,
+    /// Tasks forgotten before their end was seen, to bound memory.
+    pub forgotten_tasks: u64,
+}
+
+/// Records by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordCounts {
+    /// Poll functions entered.
+    pub poll_start: u64,
+    /// Poll calls returned.
+    pub poll_end: u64,
+    /// Wakes.
+    pub wake: u64,
+    /// Tasks bound to a runtime.
+    pub spawn: u64,
+    /// Tasks ended.
+    pub terminate: u64,
+    /// Parks begun.
+    pub park: u64,
+    /// Parks over.
+    pub unpark: u64,
+    /// Gaps.
+    pub gap: u64,
+}
+
+impl RecordCounts {
+    #[inline]
+    pub(crate) fn count(&mut self, record: &Record) {
+        let counter = match record {
+            Record::PollStart(_) => &mut self.poll_start,
+            Record::PollEnd(_) => &mut self.poll_end,
+            Record::Wake(_) => &mut self.wake,
+            Record::Spawn(_) => &mut self.spawn,
+            Record::Terminate(_) => &mut self.terminate,
+            Record::Park(_) => &mut self.park,
+            Record::Unpark(_) => &mut self.unpark,
+            Record::Gap(_) => &mut self.gap,
+        };
+        *counter += 1;
+    }
+
+    /// Hits among them: all but the gaps.
+    pub fn hits(&self) -> u64 {
+        let Self {
+            poll_start,
+            poll_end,
+            wake,
+            spawn,
+            terminate,
+            park,
+            unpark,
+            gap: _,
+        } = *self;
+        poll_start + poll_end + wake + spawn + terminate + park + unpark
+    }
+}
+
+/// Events by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Polls begun.
+    pub poll_start: u64,
+    /// Polls over.
+    pub poll_end: u64,
+    /// Parks begun.
+    pub park: u64,
+    /// Parks over.
+    pub unpark: u64,
+    /// Tasks announced.
+    pub spawn: u64,
+    /// Tasks ended.
+    pub terminate: u64,
+    /// Wakes.
+    pub wake: u64,
+    /// Blocking tasks.
+    pub blocking: u64,
+    /// Gaps.
+    pub gap: u64,
+}
+
+impl EventCounts {
+    #[inline]
+    pub(crate) fn count(&mut self, event: &Event) {
+        let counter = match event {
+            Event::PollStart { .. } => &mut self.poll_start,
+            Event::PollEnd { .. } => &mut self.poll_end,
+            Event::Park(_) => &mut self.park,
+            Event::Unpark(_) => &mut self.unpark,
+            Event::Spawn { .. } => &mut self.spawn,
+            Event::Terminate { .. } => &mut self.terminate,
+            Event::Wake { .. } => &mut self.wake,
+            Event::Blocking { .. } => &mut self.blocking,
+            Event::Gap { .. } => &mut self.gap,
+        };
+        *counter += 1;
+    }
+
+    /// All events.
+    pub fn total(&self) -> u64 {
+        let Self {
+            poll_start,
+            poll_end,
+            park,
+            unpark,
+            spawn,
+            terminate,
+            wake,
+            blocking,
+            gap,
+        } = *self;
+        poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking + gap
+    }
+}
