@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &Args) -> Result<()> {
     build_ebpf::ensure()?;
     shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
-    shell::run(&mut cargo("build"))?;
+    shell::run(shell::cargo_apart("build", "demo").arg("--release"))?;
 
     let server = Server::start()?;
     println!("demo: server at {}, pid {}", server.address, server.pid);
@@ -46,15 +46,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         explain(&args.output, &segments);
     }
     attached
-}
-
-/// A cargo verb for the demo server, which is a workspace of its own.
-pub(crate) fn cargo(verb: &str) -> Command {
-    let mut command = shell::cargo();
-    command
-        .env("CARGO_TARGET_DIR", shell::root().join("target/demo"))
-        .args([verb, "--release", "--manifest-path", "demo/Cargo.toml"]);
-    command
 }
 
 fn demo() -> Command {

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{build_ebpf, demo, shell};
+use crate::{build_ebpf, shell};
+
+const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// A command under a name.
 #[derive(Debug)]
@@ -37,17 +39,17 @@ pub(crate) fn run() -> Result<()> {
 
 /// Every check. They need the kernel object, which the binary embeds.
 pub(crate) fn steps() -> Vec<Step> {
-    let mut steps = vec![
-        step("fmt", &["fmt", "--all", "--check"]),
-        step(
-            "fmt demo",
-            &["fmt", "--manifest-path", "demo/Cargo.toml", "--check"],
-        ),
-        step("clippy", &with_host(&["clippy", "--all-targets"])),
-        clippy_demo(),
-        doc(),
-    ];
-    steps[2].command.args(["--", "-D", "warnings"]);
+    let mut clippy = step("clippy", &with_host(&["clippy", "--all-targets"]));
+    clippy.command.args(DENY_WARNINGS);
+    let mut doc = step(
+        "doc",
+        &with_host(&["doc", "--no-deps", "--document-private-items"]),
+    );
+    doc.command.env("RUSTDOCFLAGS", "-D warnings");
+    let mut steps = vec![step("fmt", &["fmt", "--all", "--check"]), clippy, doc];
+    for folder in ["demo", "integration/testprogs"] {
+        steps.extend(apart(folder));
+    }
     if shell::find("cargo-deny").is_some() {
         steps.push(step(
             "deny",
@@ -57,6 +59,16 @@ pub(crate) fn steps() -> Vec<Step> {
         println!("lint: cargo-deny is not installed: skipped");
     }
     steps
+}
+
+/// The checks of a folder that is a workspace of its own. They share the
+/// dependencies of the release build.
+fn apart(folder: &str) -> [Step; 2] {
+    let mut fmt = shell::cargo_apart("fmt", folder);
+    fmt.arg("--check");
+    let mut clippy = shell::cargo_apart("clippy", folder);
+    clippy.arg("--release").args(DENY_WARNINGS);
+    [("fmt apart", fmt), ("clippy apart", clippy)].map(|(name, command)| Step { name, command })
 }
 
 /// `arguments` for every package that is compiled for this machine.
@@ -73,22 +85,4 @@ pub(crate) fn step(name: &'static str, arguments: &[&str]) -> Step {
     let mut command = shell::cargo();
     command.args(arguments);
     Step { name, command }
-}
-
-fn clippy_demo() -> Step {
-    let mut command = demo::cargo("clippy");
-    command.args(["--", "-D", "warnings"]);
-    Step {
-        name: "clippy demo",
-        command,
-    }
-}
-
-fn doc() -> Step {
-    let mut doc = step(
-        "doc",
-        &with_host(&["doc", "--no-deps", "--document-private-items"]),
-    );
-    doc.command.env("RUSTDOCFLAGS", "-D warnings");
-    doc
 }

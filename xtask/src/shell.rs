@@ -27,6 +27,19 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// A cargo verb for a folder that is a workspace of its own, so that what is in
+/// it is built as anybody's program is.
+pub(crate) fn cargo_apart(verb: &str, folder: &str) -> Command {
+    let manifest = Path::new(folder).join("Cargo.toml");
+    let name = Path::new(folder).file_name().unwrap_or_default();
+    let mut command = cargo();
+    command
+        .env("CARGO_TARGET_DIR", root().join("target").join(name))
+        .args([verb, "--manifest-path"])
+        .arg(manifest);
+    command
+}
+
 /// Runs `command` to its end; its output goes where ours goes.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command
