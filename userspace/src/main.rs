@@ -1,1 +1,33 @@
-fn main() {}
+//! dial9-bpf: what a Tokio service did, without a rebuild of it.
+//!
+//! In: a command line. Out: an exit code, one of `exit`'s. Never: an algorithm;
+//! the packages beside this one have those.
+
+mod args;
+mod command;
+mod exit;
+mod identity;
+mod output;
+mod plan_report;
+mod recording;
+mod status;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let result = match &command {
+        Command::Attach(args) => command::attach::run(args),
+        Command::Check(args) => command::check::run(args),
+    };
+    match result {
+        Ok(code) => code.into(),
+        Err(error) => {
+            eprintln!("dial9-bpf: {error:#}");
+            exit::code_of(&error)
+        }
+    }
+}

@@ -10,10 +10,6 @@ use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 
 use crate::{AttachError, program::refused};
 
-/// Bytes that a ring entry costs beyond its record (`struct bpf_ringbuf_hdr`,
-/// kernel/bpf/ringbuf.c).
-const ENTRY_HEADER_BYTES: usize = 8;
-
 /// The rings of all online CPUs.
 #[derive(Debug)]
 pub struct Rings {
@@ -60,21 +56,26 @@ impl Rings {
         u64::from(self.bytes_each) * self.rings.len() as u64
     }
 
-    /// Hands every record that is in the rings to `take`, with its CPU, and
-    /// frees its place. Takes at most one ring's bytes from each ring, so that a
-    /// busy producer cannot hold the caller. Returns the number of records.
-    pub fn drain(&mut self, mut take: impl FnMut(u32, &[u8])) -> u64 {
-        let mut records = 0;
+    /// Hands the records that are in the rings to `take`, each with its CPU, at
+    /// most `limit_each` of each ring, and frees their places. Returns whether
+    /// every ring was emptied.
+    pub fn drain(&mut self, limit_each: usize, mut take: impl FnMut(u32, &[u8])) -> bool {
+        let mut is_empty = true;
         for (cpu, Ring(ring)) in &mut self.rings {
-            let mut taken = 0;
-            while taken < self.bytes_each as usize {
+            let mut left = limit_each;
+            while left > 0 {
                 let Some(record) = ring.next() else { break };
-                taken += record.len() + ENTRY_HEADER_BYTES;
-                records += 1;
                 take(*cpu, &record);
+                left -= 1;
             }
+            is_empty &= left > 0;
         }
-        records
+        is_empty
+    }
+
+    /// How many rings there are: one for each CPU that was online.
+    pub fn count(&self) -> usize {
+        self.rings.len()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The one place where programs, maps, rings and links of a target meet.
 //!
-//! In: a target, then its plan. Out: records through [`Tracer::drain`], losses
+//! In: a target, then its plan. Out: records through [`Tracer::rings`], losses
 //! and gaps. Never: anything that outlives it; dropping it detaches.
 
 use std::os::fd::OwnedFd;
@@ -165,20 +165,14 @@ impl Tracer {
         self.abilities.link
     }
 
-    /// Bytes of all rings together.
-    pub fn ring_bytes(&self) -> u64 {
-        self.rings.total_bytes()
+    /// The rings.
+    pub fn rings(&mut self) -> &mut Rings {
+        &mut self.rings
     }
 
     /// Why CPU times lag behind by up to a tick; `None` when they are exact.
     pub fn cpu_time_behind(&self) -> Option<&str> {
         self.cpu_time_behind.as_deref()
-    }
-
-    /// Hands every record that is in the rings to `take`, with its CPU: see
-    /// [`Rings::drain`].
-    pub fn drain(&mut self, take: impl FnMut(u32, &[u8])) -> u64 {
-        self.rings.drain(take)
     }
 
     /// What was lost so far; only counts above zero.

@@ -120,3 +120,31 @@ pub struct Plan {
     /// Whether the binary has a symbol table.
     pub has_symbols: bool,
 }
+
+impl Plan {
+    /// The plan without sites that the kernel has to single-step. A poll end
+    /// among them takes all polls with it: a poll that begins and cannot end is
+    /// worse than none.
+    #[must_use]
+    pub fn without_single_step(mut self) -> Self {
+        let is_stepped = |site: &Site| site.class == InstructionClass::SingleStepped;
+        let stepped_ends = self
+            .sites
+            .iter()
+            .any(|site| site.probe == Probe::PollEnd && is_stepped(site));
+        for probe in Probe::ALL {
+            let of_polls = matches!(probe, Probe::PollStart | Probe::PollEnd);
+            let goes = |site: &Site| {
+                site.probe == probe && (is_stepped(site) || (of_polls && stepped_ends))
+            };
+            let gone = self.sites.iter().filter(|site| goes(site)).count();
+            let all = self.sites.iter().filter(|site| site.probe == probe).count();
+            if gone > 0 {
+                self.sites.retain(|site| !goes(site));
+                let reason = format!("{gone} of {all} sites need single-stepping");
+                self.misses.push(Miss { probe, reason });
+            }
+        }
+        self
+    }
+}

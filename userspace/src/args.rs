@@ -1,0 +1,121 @@
+//! What was typed.
+//!
+//! In: the command line. Out: checked values. Never: an effect.
+
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done (also when the target exits, the duration is over, or on Ctrl-C)
+  1  a failure of our own: output not writable, disk full, internal
+  2  usage
+  3  a privilege is missing
+  4  the kernel or its policy refuses
+  5  no such target: never there, gone before attach ended, a kernel thread
+  6  nothing to trace in it: not Tokio, unsupported architecture, 32 bit
+  7  done, but records were lost
+The first that applies from 1 to 6, else 7, else 0. `check`: 0, or 1 on any problem.";
+
+/// Traces unmodified, running Tokio processes into dial9 segments.
+#[derive(Debug, Parser)]
+#[command(name = "dial9-bpf", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Record a running process until it exits, the duration is over, or Ctrl-C.
+    Attach(AttachArgs),
+    /// Decode segments: schemas, counts, time range, metadata, problems.
+    Check(CheckArgs),
+}
+
+/// `dial9-bpf attach`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct AttachArgs {
+    /// The process to record.
+    #[arg(long, value_name = "N")]
+    pub pid: NonZeroU32,
+    /// Directory for the segment; made if absent.
+    #[arg(long, value_name = "DIR", default_value = "dial9-traces")]
+    pub output: PathBuf,
+    /// How long to record, such as 10s, 500ms or 2m; without it, until the
+    /// target exits or Ctrl-C.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Memory for the rings of all CPUs together.
+    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
+    pub ring_bytes: u64,
+    /// Leave out sites whose instruction the kernel cannot emulate: a hit there
+    /// costs about 20 times as much.
+    #[arg(long)]
+    pub no_single_step: bool,
+    /// Print what would be attached and what it would cost; attach nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `dial9-bpf check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Segments: .bin, .bin.gz, or .bin.active.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration.is_zero() {
+        return Err("it is zero".to_owned());
+    }
+    Ok(duration)
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let ByteSize(bytes) = text.parse()?;
+    if bytes == 0 {
+        return Err("it is zero".to_owned());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn zero_is_refused() {
+        for bad in [["--pid", "0"], ["--duration", "0"], ["--duration", "0s"], ["--ring-bytes", "0"]] {
+            let line = ["dial9-bpf", "attach", "--pid", "1"].into_iter().chain(bad);
+            let line: Vec<&str> =
+                if bad[0] == "--pid" { vec!["dial9-bpf", "attach", "--pid", "0"] } else { line.collect() };
+            let error = Cli::try_parse_from(line).expect_err("zero");
+            assert_eq!(error.exit_code(), 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let cli = Cli::try_parse_from(["dial9-bpf", "attach", "--pid", "42"]).expect("enough");
+        let Command::Attach(args) = cli.command else { panic!("attach") };
+        assert_eq!(args.pid.get(), 42);
+        assert_eq!(args.output, PathBuf::from("dial9-traces"));
+        assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);
+        assert_eq!(args.duration, None);
+    }
+}

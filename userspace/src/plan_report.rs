@@ -1,0 +1,182 @@
+//! What would be attached and what it would cost, for `attach --dry-run`.
+//!
+//! In: a plan and the prices measured on this machine. Out: text. Never: a
+//! price that was not measured here.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use dial9_bpf_attach::{Prices, Target};
+use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+
+/// Poll rates that the cost is worked out for, polls a second.
+const POLL_RATES: [u32; 3] = [1_000, 10_000, 100_000];
+/// The instruction classes, cheapest first.
+const CLASSES: [InstructionClass; 3] = [
+    InstructionClass::Emulated,
+    InstructionClass::EmulatedStack,
+    InstructionClass::SingleStepped,
+];
+
+/// The whole report. `prices` is the reason where they could not be measured.
+pub fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> String {
+    let mut out = headline(target, plan);
+    out.push('\n');
+    out.push_str(&probes_table(plan));
+    out.push('\n');
+    for miss in &plan.misses {
+        writeln!(out, "missing: {}: {}", miss.probe.name(), miss.reason).expect("to a string");
+    }
+    out.push('\n');
+    match prices {
+        Ok(prices) => {
+            out.push_str(&price_table(&prices));
+            out.push('\n');
+            out.push_str(&rate_table(plan, &prices));
+        }
+        Err(reason) => {
+            writeln!(out, "the price of a hit was not measured: {reason}").expect("to a string");
+        }
+    }
+    out.push('\n');
+    out.push_str(&sites_table(plan));
+    out
+}
+
+/// Name of an instruction class in reports.
+pub const fn class_name(class: InstructionClass) -> &'static str {
+    match class {
+        InstructionClass::Emulated => "emulated",
+        InstructionClass::EmulatedStack => "emulated, stack",
+        InstructionClass::SingleStepped => "single-stepped",
+    }
+}
+
+/// What one poll costs with its end and one wake, ns: every hit at the dearest
+/// class that its probe has in the plan.
+pub fn poll_cycle_ns(plan: &Plan, prices: &Prices) -> f64 {
+    let dearest = |probe: Probe| {
+        let classes = plan.sites.iter().filter(|site| site.probe == probe);
+        let hits = classes.map(|site| prices.hit_ns(probe, site.class));
+        hits.fold(0.0, f64::max)
+    };
+    dearest(Probe::PollStart)
+        + dearest(Probe::PollEnd)
+        + dearest(Probe::Wake) * f64::from(traps_a_wake(plan))
+}
+
+/// Breakpoints that one wake passes: where the sites are branches of a
+/// compare-exchange loop, two, of which one counts.
+pub fn traps_a_wake(plan: &Plan) -> u8 {
+    let branches =
+        plan.sites.iter().any(|site| site.probe == Probe::Wake && site.cookie.branch.is_some());
+    if branches { 2 } else { 1 }
+}
+
+fn headline(target: &Target, plan: &Plan) -> String {
+    let tokio = plan.tokio_version.as_deref().unwrap_or("of unknown version");
+    let symbols = if plan.has_symbols { "with symbols" } else { "without symbols" };
+    let build_id = plan.build_id.as_deref().unwrap_or("none");
+    format!(
+        "process {} ({}): Tokio {tokio}, {} task types, {symbols}, build id {build_id}\n",
+        target.pid(),
+        target.path().display(),
+        plan.vtables.len(),
+    )
+}
+
+fn probes_table(plan: &Plan) -> String {
+    let mut table = table(&["probe", "sites", "emulated", "emulated, stack", "single-stepped"]);
+    for probe in Probe::ALL {
+        let of = |class| {
+            let sites = plan.sites.iter().filter(|site| site.probe == probe);
+            sites.filter(|site| site.class == class).count()
+        };
+        let counts = CLASSES.map(of);
+        let mut row = vec![probe.name().to_owned(), counts.iter().sum::<usize>().to_string()];
+        row.extend(counts.map(|count| count.to_string()));
+        table.add_row(row);
+    }
+    align_right(&mut table, 1);
+    format!("{table}\n")
+}
+
+fn price_table(prices: &Prices) -> String {
+    let mut table = table(&["a hit at an instruction that is", "ns", "ns with the task read"]);
+    for class in CLASSES {
+        table.add_row([
+            class_name(class).to_owned(),
+            format!("{:.0}", prices.hit_ns(Probe::PollEnd, class)),
+            format!("{:.0}", prices.hit_ns(Probe::PollStart, class)),
+        ]);
+    }
+    align_right(&mut table, 1);
+    format!("{table}\n")
+}
+
+fn rate_table(plan: &Plan, prices: &Prices) -> String {
+    let cycle_ns = poll_cycle_ns(plan, prices);
+    let mut table = table(&["polls/s", "adds, of one core"]);
+    for rate in POLL_RATES {
+        let percent = f64::from(rate) * cycle_ns / 1e9 * 100.0;
+        table.add_row([thousands(u64::from(rate)), format!("{percent:.2} %")]);
+    }
+    align_right(&mut table, 0);
+    format!(
+        "a poll with its end and one wake: {cycle_ns:.0} ns, measured on this machine\n{table}\n"
+    )
+}
+
+fn sites_table(plan: &Plan) -> String {
+    let mut table = table(&["probe", "offset", "class", "instruction", "function"]);
+    for site in &plan.sites {
+        let Site { probe, file_offset, address: _, class, instruction, cookie: _, function } = site;
+        table.add_row([
+            probe.name(),
+            &format!("{file_offset:#x}"),
+            class_name(*class),
+            instruction,
+            function.as_deref().unwrap_or("-"),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Aligns every column from `first` on to the right.
+fn align_right(table: &mut Table, first: usize) {
+    for column in table.column_iter_mut().skip(first) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// A number with its thousands apart: `12,345`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thousands;
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1_000), "1,000");
+        assert_eq!(thousands(12_345_678), "12,345,678");
+    }
+}
