@@ -15,7 +15,7 @@ const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 #[derive(Debug)]
 pub(crate) struct Step {
     /// What the step is called in reports.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// What it runs.
     pub(crate) command: Command,
 }
@@ -68,7 +68,10 @@ fn apart(folder: &str) -> [Step; 2] {
     fmt.arg("--check");
     let mut clippy = shell::cargo_apart("clippy", folder);
     clippy.arg("--release").args(DENY_WARNINGS);
-    [("fmt apart", fmt), ("clippy apart", clippy)].map(|(name, command)| Step { name, command })
+    [("fmt", fmt), ("clippy", clippy)].map(|(name, command)| Step {
+        name: format!("{name} {folder}"),
+        command,
+    })
 }
 
 /// `arguments` for every package that is compiled for this machine.
@@ -81,8 +84,11 @@ pub(crate) fn with_host<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A step that is a cargo command.
-pub(crate) fn step(name: &'static str, arguments: &[&str]) -> Step {
+pub(crate) fn step(name: &str, arguments: &[&str]) -> Step {
     let mut command = shell::cargo();
     command.args(arguments);
-    Step { name, command }
+    Step {
+        name: name.to_owned(),
+        command,
+    }
 }

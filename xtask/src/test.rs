@@ -15,7 +15,7 @@ struct Tally {
     passed: u64,
     failed: u64,
     /// Parts that failed, or came to no result.
-    parts: Vec<&'static str>,
+    parts: Vec<String>,
 }
 
 /// The verb.
@@ -91,9 +91,9 @@ impl Tally {
         Ok(())
     }
 
-    fn fail(&mut self, part: &'static str) {
+    fn fail(&mut self, part: &str) {
         self.failed += 1;
-        self.parts.push(part);
+        self.parts.push(part.to_owned());
     }
 
     /// Reads the summary lines of nextest and of cargo's own test runner.
