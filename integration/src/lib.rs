@@ -14,6 +14,7 @@ pub mod segment;
 pub mod target_dir;
 pub mod tracer;
 pub mod truth;
+pub mod viewer;
 pub mod wait;
 
 pub use program::{Build, TestProgram};

@@ -88,7 +88,10 @@ fn a_target_that_ends_during_attach() {
             .iter()
             .any(|line| line.starts_with("attached"));
         match (stopped, attached) {
-            (true, false) => return drop(outcome.expect_failure(5, &[])),
+            (true, false) => {
+                outcome.expect_failure(5, &[]);
+                return;
+            }
             _ => codes.push(outcome.code),
         }
     }
