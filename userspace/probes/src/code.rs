@@ -221,7 +221,10 @@ fn class_of(bytes: &[u8], instruction: &Instruction) -> Option<InstructionClass>
         [0x90] | [0x66, 0x90] | [0xeb | 0xe9 | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] => {
             Some(InstructionClass::Emulated)
         }
-        [0x50..=0x57] | [0x41, 0x50..=0x57] | [0xe8, ..] => Some(InstructionClass::EmulatedStack),
+        // 67 e8 is what linkers make of a call through the pointer table.
+        [0x50..=0x57] | [0x41, 0x50..=0x57] | [0xe8, ..] | [0x67, 0xe8, ..] => {
+            Some(InstructionClass::EmulatedStack)
+        }
         _ if is_prefixed_branch(instruction) => None,
         _ => Some(InstructionClass::SingleStepped),
     }

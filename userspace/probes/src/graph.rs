@@ -92,6 +92,14 @@ impl Graph {
         self.reach(&after, None).0[node]
     }
 
+    /// A graph with these edges, without those on no way through it.
+    #[cfg(test)]
+    pub(crate) fn from_edges(edges: Vec<Vec<Edge>>) -> Self {
+        let mut graph = Self { edges };
+        graph.keep_ways_through();
+        graph
+    }
+
     /// Drops the edges that do not lie on a way from entry to exit.
     fn keep_ways_through(&mut self) {
         let (from_entry, _) = self.reach(&[0], None);

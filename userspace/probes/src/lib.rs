@@ -17,6 +17,8 @@ mod names;
 mod park;
 mod scan;
 mod spawn;
+#[cfg(test)]
+mod testing;
 mod version;
 mod vtables;
 mod wakers;

@@ -181,3 +181,6 @@ fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand};
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::InstructionClass;
+use crate::testing::{self, Assemble, DATA, Linking, Word, function};
+
+// Indices of the small program's functions.
+const POLL: u64 = 0;
+const SHUTDOWN: u64 = 1;
+const COMPLETE: u64 = 2;
+const TRANSITION: u64 = 3;
+const WORKER: u64 = 4;
+const CLONE: u64 = 5;
+const WAKE: u64 = 6;
+const WAKE_BY_REF: u64 = 7;
+const PARK: u64 = 8;
+const OTHER: u64 = 9;
+const BLOCKING_POLL: u64 = 10;
+const BLOCKING_COMPLETE: u64 = 11;
+const BLOCKING_SHUTDOWN: u64 = 12;
+
+const VTABLE: u64 = DATA;
+const BLOCKING_VTABLE: u64 = DATA + 80;
+const WAKER_VTABLE: u64 = DATA + 160;
+const SLOTS: u64 = DATA + 192;
+
+/// `[rip+x]` where that is `address`.
+fn relative(address: u64) -> MemoryOperand {
+    MemoryOperand::with_base_displ(iced_x86::Register::RIP, address.cast_signed())
+}
+
+fn poll_of(complete: u64) -> impl Fn(&mut CodeAssembler) -> Result<(), IcedError> {
+    move |a| {
+        a.push(rbx)?;
+        a.mov(rbx, rdi)?;
+        a.call(function(complete))?;
+        a.pop(rbx)?;
+        a.ret()
+    }
+}
+
+fn shutdown_of(complete: u64) -> impl Fn(&mut CodeAssembler) -> Result<(), IcedError> {
+    move |a| a.jmp(function(complete))
+}
+
+/// Calls the transition through a pointer table, then something else.
+fn complete(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.push(rbx)?;
+    a.mov(rbx, rdi)?;
+    a.add_instruction(Instruction::with1(Code::Call_rm64, relative(SLOTS))?)?;
+    a.call(function(OTHER))?;
+    a.pop(rbx)?;
+    a.ret()
+}
+
+fn transition(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    let mut panic = a.create_label();
+    a.mov(rax, ptr(rdi))?;
+    a.set_label(&mut top)?;
+    a.mov(rcx, rax)?;
+    a.xor(rcx, 3)?;
+    a.lock().cmpxchg(qword_ptr(rdi), rcx)?;
+    a.jne(top)?;
+    a.test(al, 1)?;
+    a.je(panic)?;
+    a.ret()?;
+    a.set_label(&mut panic)?;
+    a.call(function(OTHER))
+}
+
+fn worker(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut end = a.create_label();
+    a.mov(rax, ptr(rbx + 16))?;
+    a.mov(rdi, rbx)?;
+    a.call(qword_ptr(rax))?;
+    a.test(al, al)?;
+    a.je(end)?;
+    a.mov(edx, 1_000_000_000)?;
+    a.call(function(PARK))?;
+    a.push(rax)?;
+    a.xor(edx, edx)?;
+    a.call(function(PARK))?;
+    a.set_label(&mut end)?;
+    a.ret()
+}
+
+fn clone(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(eax, 64)?;
+    a.lock().xadd(qword_ptr(rdi), rax)?;
+    a.add_instruction(Instruction::with2(
+        Code::Lea_r64_m,
+        iced_x86::Register::RAX,
+        relative(WAKER_VTABLE),
+    )?)?;
+    a.ret()
+}
+
+fn wake_by_ref(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let mut top = a.create_label();
+    a.mov(rax, ptr(rdi))?;
+    a.set_label(&mut top)?;
+    a.lock().cmpxchg(qword_ptr(rdi), rcx)?;
+    a.jne(top)?;
+    a.ret()
+}
+
+fn push_and_return(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.push(rbx)?;
+    a.pop(rbx)?;
+    a.ret()
+}
+
+fn small_program(linking: Linking) -> Vec<u8> {
+    let (poll, blocking_poll) = (poll_of(COMPLETE), poll_of(BLOCKING_COMPLETE));
+    let (shutdown, blocking_shutdown) = (shutdown_of(COMPLETE), shutdown_of(BLOCKING_COMPLETE));
+    let functions: [Assemble<'_>; 13] = [
+        &poll,
+        &shutdown,
+        &complete,
+        &transition,
+        &worker,
+        &clone,
+        &push_and_return,
+        &wake_by_ref,
+        &push_and_return,
+        &push_and_return,
+        &blocking_poll,
+        &complete,
+        &blocking_shutdown,
+    ];
+    let vtable = |poll, shutdown, id| {
+        let slots = [poll, OTHER, OTHER, OTHER, OTHER, OTHER, shutdown];
+        let slots = slots.map(|slot| Word::Address(function(slot)));
+        slots.into_iter().chain([96, 32, id].map(Word::Plain))
+    };
+    let waker = [CLONE, WAKE, WAKE_BY_REF, OTHER].map(|slot| Word::Address(function(slot)));
+    let words: Vec<_> = vtable(POLL, SHUTDOWN, 40)
+        .chain(vtable(BLOCKING_POLL, BLOCKING_SHUTDOWN, 48))
+        .chain(waker)
+        .chain([Word::Address(function(TRANSITION)), Word::Plain(7)])
+        .collect();
+    testing::elf(&functions, &words, linking)
+}
+
+/// Sites as (probe, function, offset in it).
+fn places(plan: &Plan) -> Vec<(Probe, u64, u64)> {
+    let place = |site: &Site| {
+        let at = site.address - testing::CODE;
+        (
+            site.probe,
+            at / testing::FUNCTION_BYTES,
+            at % testing::FUNCTION_BYTES,
+        )
+    };
+    plan.sites.iter().map(place).collect()
+}
+
+#[test]
+fn every_probe_of_a_small_program_is_found_however_it_is_linked() {
+    for linking in [Linking::Fixed, Linking::Rela, Linking::Relr] {
+        let plan = scan(&small_program(linking)).unwrap();
+        let expected = [
+            (Probe::PollStart, POLL, 0),
+            (Probe::PollStart, BLOCKING_POLL, 0),
+            (Probe::PollEnd, WORKER, 11),
+            (Probe::Wake, WAKE, 0),
+            (Probe::Wake, WAKE_BY_REF, 8),
+            (Probe::Terminate, COMPLETE, 0),
+            (Probe::Terminate, BLOCKING_COMPLETE, 0),
+            (Probe::Park, WORKER, 18),
+            (Probe::Unpark, WORKER, 23),
+        ];
+        assert_eq!(places(&plan), expected, "{linking:?}");
+        let [
+            Miss {
+                probe: Probe::Spawn,
+                reason,
+            },
+        ] = plan.misses.as_slice()
+        else {
+            panic!("{:?}", plan.misses);
+        };
+        assert_eq!(
+            reason,
+            "no symbol table: tasks are shown from their first sighting"
+        );
+    }
+}
+
+#[test]
+fn the_plan_says_what_the_vtables_say() {
+    let plan = scan(&small_program(Linking::Rela)).unwrap();
+    let described: Vec<_> = plan
+        .vtables
+        .iter()
+        .map(|vtable| {
+            (
+                vtable.address,
+                vtable.poll,
+                vtable.id_offset,
+                vtable.blocking,
+            )
+        })
+        .collect();
+    let expected = [
+        (VTABLE, function(POLL), 40, false),
+        (BLOCKING_VTABLE, function(BLOCKING_POLL), 48, true),
+    ];
+    assert_eq!(described, expected);
+    let starts: Vec<_> = plan.sites.iter().take(2).map(|site| site.cookie).collect();
+    let start = Cookie {
+        vtable: 0,
+        id_offset: 40,
+        ..Cookie::EMPTY
+    };
+    let blocking = Cookie {
+        vtable: 1,
+        id_offset: 48,
+        blocking: true,
+        ..Cookie::EMPTY
+    };
+    assert_eq!(starts, [start, blocking]);
+    let wake = plan
+        .sites
+        .iter()
+        .rfind(|site| site.probe == Probe::Wake)
+        .unwrap();
+    assert_eq!(
+        wake.cookie.branch,
+        Some(dial9_bpf_abi::cookie::Branch {
+            code: 5,
+            taken: false
+        })
+    );
+    assert_eq!(wake.class, InstructionClass::Emulated);
+}
+
+#[test]
+fn a_program_without_tokio_is_recognized() {
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    assert!(matches!(
+        scan(&own),
+        Err(ScanError::NotTokio { pointers: 1.. })
+    ));
+}
+
+#[test]
+fn what_is_no_x86_64_elf_file_is_refused() {
+    let elf = small_program(Linking::Fixed);
+    let with = |at: usize, value: u8| {
+        let mut elf = elf.clone();
+        elf[at] = value;
+        scan(&elf).unwrap_err()
+    };
+    assert_eq!(scan(b""), Err(ScanError::NotElf { bytes: 0 }));
+    assert_eq!(
+        with(0, 0),
+        ScanError::NotElf {
+            bytes: elf.len() as u64
+        }
+    );
+    assert_eq!(with(4, 1), ScanError::UnsupportedClass { class: 1 });
+    assert_eq!(
+        with(18, 183),
+        ScanError::UnsupportedArchitecture { machine: 183 }
+    );
+    assert_eq!(
+        scan(&elf[..32]),
+        Err(ScanError::Malformed {
+            part: "file header"
+        })
+    );
+    assert_eq!(
+        scan(&elf[..70]),
+        Err(ScanError::Malformed {
+            part: "program headers"
+        })
+    );
+    assert_eq!(
+        scan(&elf[..0x1800]),
+        Err(ScanError::Malformed { part: "segment" })
+    );
+}
+
+#[test]
+fn any_prefix_of_a_file_can_be_scanned() {
+    let elf = small_program(Linking::Relr);
+    for end in 0..1024 {
+        assert!(scan(&elf[..end]).is_err());
+    }
+}
+
+/// Writes at random places, more often where tables are.
+fn mutations() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    let place = prop_oneof![
+        0..0x190usize,
+        0x1000..0x1d00usize,
+        0x2000..0x2100usize,
+        0x3000..0x3200usize,
+        0x4000..0x4200usize,
+    ];
+    let value = prop_oneof![Just(0u8), Just(0xff), any::<u8>()];
+    prop::collection::vec((place, value), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_damaged_file_is_no_panic(changes in mutations(), kind in 0..3usize) {
+        let mut elf = small_program([Linking::Fixed, Linking::Rela, Linking::Relr][kind]);
+        for (at, value) in changes {
+            elf[at] = value;
+        }
+        if let Ok(plan) = scan(&elf) {
+            prop_assert!(plan.sites.iter().all(|site| site.cookie.fits()));
+            prop_assert!(plan.sites.iter().all(|site| site.file_offset < elf.len() as u64));
+        }
+    }
+}
