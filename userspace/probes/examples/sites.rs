@@ -25,16 +25,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for Site {
         probe,
+        file_offset,
         address,
         class,
         instruction,
         cookie,
         function,
-        ..
     } in sites
     {
         let probe = probe.name();
-        println!("{probe} {address:#x} {class:?} `{instruction}` {cookie:?} {function:?}");
+        println!(
+            "{probe} {address:#x} @{file_offset:#x} {class:?} `{instruction}` {cookie:?} {function:?}"
+        );
     }
     for miss in misses {
         println!("no {}: {}", miss.probe.name(), miss.reason);
