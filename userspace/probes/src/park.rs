@@ -7,8 +7,9 @@
 //! `runtime/scheduler/multi_thread/worker.rs`: the duration is an
 //! `Option<Duration>` whose nanoseconds are 1,000,000,000 for `None` (a park)
 //! and 0 for the zero timeout of `park_yield`, which only polls for events. The
-//! one function that one caller (`Context::run`) calls with both is it; drivers
-//! are parked with both too, but from functions of their own.
+//! one function that one caller (`Context::run`) calls with both is it, be
+//! `park_yield` inlined or a function of its own; drivers are parked with both
+//! too, but by callers that do not know each other.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,7 +40,7 @@ struct Call {
 pub(crate) struct ParkCalls {
     /// Calls without a timeout.
     parks: Vec<Call>,
-    /// (caller, function called) with a timeout of 0 ns.
+    /// (caller, function called or jumped to) with a timeout of 0 ns.
     yields: BTreeSet<(u64, u64)>,
 }
 
@@ -48,7 +49,8 @@ impl ParkCalls {
     pub(crate) fn visit(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
         let caller = range.start;
         for (index, call) in instructions.iter().enumerate() {
-            if call.flow_control() != FlowControl::Call {
+            let is_jump = call.flow_control() == FlowControl::UnconditionalBranch;
+            if !is_jump && call.flow_control() != FlowControl::Call {
                 continue;
             }
             let before = &instructions[index.saturating_sub(MAX_DISTANCE)..index];
@@ -57,7 +59,7 @@ impl ParkCalls {
                 continue;
             };
             match value {
-                NO_TIMEOUT => self.parks.push(Call {
+                NO_TIMEOUT if !is_jump => self.parks.push(Call {
                     address: call.ip(),
                     caller,
                     target,
@@ -88,8 +90,10 @@ fn pairs(
     image: &Image<'_>,
     ParkCalls { parks, yields }: &ParkCalls,
 ) -> Result<Vec<[Site; 2]>, String> {
-    let is_worker = |call: &&Call| yields.contains(&(call.caller, call.target));
-    let calls: Vec<_> = parks.iter().filter(is_worker).collect();
+    let calls: Vec<_> = parks
+        .iter()
+        .filter(|call| yields_too(image, yields, call))
+        .collect();
     let targets: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
     if targets.len() != 1 {
         let found = targets.len();
@@ -109,6 +113,20 @@ fn pairs(
         ));
     }
     Ok(pairs)
+}
+
+/// Whether the caller also yields, itself or by a function that it calls.
+fn yields_too(image: &Image<'_>, yields: &BTreeSet<(u64, u64)>, call: &Call) -> bool {
+    let Some(caller) = image.function_at(call.caller) else {
+        return false;
+    };
+    let mut instructions = Vec::new();
+    code::decode(image, &caller, &mut instructions);
+    let mut callees = instructions
+        .iter()
+        .filter_map(|instruction| code::direct_target(image, instruction));
+    yields.contains(&(call.caller, call.target))
+        || callees.any(|callee| yields.contains(&(callee, call.target)))
 }
 
 fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {

@@ -75,11 +75,10 @@ fn find_polls(
         .filter_map(|&call| calls::site_after(image, Probe::PollEnd, call))
         .collect();
     if ends.is_empty() || ends.len() < calls.len() {
-        let reason = format!(
-            "{} of {} poll calls have a usable end",
-            ends.len(),
-            calls.len()
-        );
+        let reason = match calls.len() {
+            0 => "no call of a poll function through a task vtable".to_owned(),
+            calls => format!("{} of {calls} poll calls have a usable end", ends.len()),
+        };
         for probe in [Probe::PollStart, Probe::PollEnd] {
             misses.push(Miss {
                 probe,

@@ -60,6 +60,21 @@ fn the_function_called_with_and_without_a_timeout_is_the_park() {
 }
 
 #[test]
+fn the_yield_may_be_a_function_of_its_own() {
+    let worker = |a: &mut CodeAssembler| {
+        park(a)?;
+        a.call(function(2))
+    };
+    let tail_call = |a: &mut CodeAssembler| {
+        a.xor(edx, edx)?;
+        a.jmp(function(0))
+    };
+    let expected = [(Probe::Park, 1, 8), (Probe::Unpark, 1, 16)];
+    check(&[&|a| a.ret(), &worker, &park_yield], &expected);
+    check(&[&|a| a.ret(), &worker, &tail_call], &expected);
+}
+
+#[test]
 fn one_kind_of_call_or_two_callers_are_not_enough() {
     check(&[&|a| a.ret(), &park], &[]);
     check(&[&|a| a.ret(), &park_yield], &[]);
