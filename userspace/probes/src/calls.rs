@@ -23,6 +23,8 @@ use crate::plan::{InstructionClass, Probe, Site};
 const VTABLE_OFFSET: u64 = 16;
 /// Instructions after a call among which its end is looked for.
 const MAX_DISTANCE: usize = 16;
+/// Bytes that the call and they have at most.
+const MAX_END_BYTES: u64 = 15 * (MAX_DISTANCE as u64 + 1);
 /// How often a jump to a jump to the vtable is followed.
 const MAX_THUNK_DEPTH: usize = 3;
 
@@ -274,7 +276,8 @@ fn stack_slot(instruction: &Instruction, operand: u32) -> Option<u64> {
 pub(crate) fn site_after(image: &Image<'_>, probe: Probe, call: u64) -> Option<Site> {
     let function = image.function_at(call)?;
     let mut instructions = Vec::new();
-    code::decode(image, &(call..function.end), &mut instructions);
+    let end = function.end.min(call.saturating_add(MAX_END_BYTES));
+    code::decode(image, &(call..end), &mut instructions);
     let after = instructions.get(1..)?;
     let mut effects = Effects::new();
     let mut chosen = after.first()?;

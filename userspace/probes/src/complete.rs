@@ -11,8 +11,9 @@
 //! its own that does nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
-use dial9_bpf_abi::cookie::{Cookie, Register};
+use dial9_bpf_abi::cookie::Register;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic};
 
 use crate::code;
@@ -26,6 +27,8 @@ use crate::vtables::Found;
 const COMPLETE_DELTA: u64 = 3;
 /// Calls followed from a vtable's function: to the harness, to `complete`.
 const MAX_DEPTH: usize = 3;
+/// Functions looked at for one vtable's function.
+const MAX_CALLS: usize = 4096;
 /// Instructions between the `xor` and the `cmpxchg`.
 const MAX_DISTANCE: usize = 4;
 
@@ -49,7 +52,10 @@ pub(crate) fn find(
         }
     }
     for (function, users) in users {
-        match site(image, vtables, function, &users) {
+        let entry = entry::find(image, function, Register::RDI);
+        match entry
+            .and_then(|entry| entry::task_site(image, Probe::Terminate, entry, vtables, &users))
+        {
             Some(site) => sites.push(site),
             None => missing += users.len(),
         }
@@ -66,37 +72,11 @@ pub(crate) fn find(
     }
 }
 
-fn site(image: &Image<'_>, vtables: &[Found], function: u64, users: &[usize]) -> Option<Site> {
-    let layout = |&user: &usize| {
-        let vtable = &vtables[user].vtable;
-        (vtable.id_offset, vtable.blocking)
-    };
-    let first = users.first()?;
-    let (id_offset, blocking) = layout(first);
-    if users
-        .iter()
-        .any(|user| layout(user) != (id_offset, blocking))
-    {
-        return None;
-    }
-    let entry = entry::find(image, function, Register::RDI)?;
-    let cookie = Cookie {
-        vtable: u32::try_from(*first).ok()?,
-        id_offset,
-        pushed: entry.pushed,
-        header: entry.header,
-        shared: users.len() > 1,
-        branch: None,
-        blocking,
-    };
-    code::site(image, Probe::Terminate, &entry.instruction, cookie)
-}
-
 /// What is known of a function.
 #[derive(Clone, Debug, Default)]
 struct Function {
     /// Functions it calls or jumps to directly.
-    calls: BTreeSet<u64>,
+    calls: Rc<BTreeSet<u64>>,
     /// It sets a state word to complete.
     transitions: bool,
     /// It does nothing else.
@@ -129,19 +109,15 @@ impl Search<'_, '_> {
         for _ in 0..MAX_DEPTH {
             let mut next = BTreeSet::new();
             for function in level {
-                next.extend(
-                    self.function(function)
-                        .calls
-                        .iter()
-                        .filter(|call| !seen.contains(call)),
-                );
+                let calls = self.function(function).calls.iter();
+                next.extend(calls.filter(|call| !seen.contains(call)).take(MAX_CALLS));
             }
             let found: BTreeSet<_> = next
                 .iter()
                 .copied()
                 .filter(|&function| self.completes(function))
                 .collect();
-            if !found.is_empty() {
+            if !found.is_empty() || seen.len() + next.len() > MAX_CALLS {
                 return found;
             }
             seen.extend(&next);
@@ -151,11 +127,12 @@ impl Search<'_, '_> {
     }
 
     fn completes(&mut self, address: u64) -> bool {
-        let function = self.function(address).clone();
+        let function = self.function(address);
         if function.transitions {
             return !function.is_bare;
         }
-        function.calls.iter().any(|&callee| {
+        let calls = Rc::clone(&function.calls);
+        calls.iter().any(|&callee| {
             let callee = self.function(callee);
             callee.transitions && callee.is_bare
         })
@@ -182,11 +159,11 @@ fn describe(image: &Image<'_>, address: u64) -> Function {
         .iter()
         .filter_map(|instruction| code::direct_target(image, instruction))
         .filter(|target| !range.contains(target))
-        .collect();
+        .collect::<BTreeSet<_>>();
     let transitions = transitions_to_complete(&instructions);
     let is_bare = transitions && !has_returning_call(&instructions);
     Function {
-        calls,
+        calls: Rc::new(calls),
         transitions,
         is_bare,
     }

@@ -22,6 +22,8 @@ pub(crate) use self::symbols::Symbol;
 use crate::error::ScanError;
 
 const ENDIAN: LittleEndian = LittleEndian;
+/// More loadable segments than any linker makes.
+const MAX_SEGMENTS: usize = 64;
 /// Executable bytes of the largest program accepted.
 const MAX_CODE_BYTES: u64 = 1 << 30;
 
@@ -249,6 +251,14 @@ fn segments<'data>(
             code_bytes = code_bytes.saturating_add(data.len() as u64);
         }
         found.push(segment);
+    }
+    if found.len() > MAX_SEGMENTS {
+        let (count, limit) = (found.len() as u64, MAX_SEGMENTS as u64);
+        return Err(ScanError::TooBig {
+            part: "loadable segments",
+            count,
+            limit,
+        });
     }
     if code_bytes > MAX_CODE_BYTES {
         let part = "bytes of code";

@@ -5,12 +5,13 @@
 //! with the header still in a register; else the first instruction. Never: an
 //! instruction that a loop inside the function comes back to.
 
-use dial9_bpf_abi::cookie::Register;
+use dial9_bpf_abi::cookie::{Cookie, Register};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic};
 
 use crate::code::{self, Effects, RegisterSet};
 use crate::elf::Image;
-use crate::plan::InstructionClass;
+use crate::plan::{InstructionClass, Probe, Site};
+use crate::vtables::Found;
 
 /// How many instructions are looked at.
 const MAX_INSTRUCTIONS: usize = 40;
@@ -29,8 +30,9 @@ pub(crate) struct Entry {
 /// Finds the site for the entry at `address`; `None` if no instruction is
 /// usable.
 pub(crate) fn find(image: &Image<'_>, address: u64, header: Register) -> Option<Entry> {
-    let function = image.function_at(address)?;
-    let range = address..function.end;
+    let range = image
+        .function_at(address)
+        .filter(|range| range.start == address)?;
     let mut instructions = Vec::new();
     code::decode(image, &range, &mut instructions);
     let first = *instructions.first()?;
@@ -46,6 +48,36 @@ pub(crate) fn find(image: &Image<'_>, address: u64, header: Register) -> Option<
         header,
         pushed: 0,
     })
+}
+
+/// The site at the entry of a function that serves the vtables with the indices
+/// `users`; `None` if their tasks differ in what the cookie says of them.
+pub(crate) fn task_site(
+    image: &Image<'_>,
+    probe: Probe,
+    entry: Entry,
+    found: &[Found],
+    users: &[usize],
+) -> Option<Site> {
+    let layout = |&user: &usize| (found[user].vtable.id_offset, found[user].vtable.blocking);
+    let first = users.first()?;
+    let (id_offset, blocking) = layout(first);
+    if users
+        .iter()
+        .any(|user| layout(user) != (id_offset, blocking))
+    {
+        return None;
+    }
+    let cookie = Cookie {
+        vtable: u32::try_from(*first).ok()?,
+        id_offset,
+        pushed: entry.pushed,
+        header: entry.header,
+        shared: users.len() > 1,
+        branch: None,
+        blocking,
+    };
+    code::site(image, probe, &entry.instruction, cookie)
 }
 
 fn first_emulated(

@@ -15,6 +15,7 @@ mod error;
 mod graph;
 mod names;
 mod park;
+mod polls;
 mod scan;
 mod spawn;
 #[cfg(test)]

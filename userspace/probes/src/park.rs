@@ -11,7 +11,7 @@
 //! `park_yield` inlined or a function of its own; drivers are parked with both
 //! too, but by callers that do not know each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use dial9_bpf_abi::cookie::Cookie;
@@ -90,10 +90,17 @@ fn pairs(
     image: &Image<'_>,
     ParkCalls { parks, yields }: &ParkCalls,
 ) -> Result<Vec<[Site; 2]>, String> {
-    let calls: Vec<_> = parks
-        .iter()
-        .filter(|call| yields_too(image, yields, call))
-        .collect();
+    let mut callees = HashMap::new();
+    let mut yields_too = |call: &&Call| {
+        let callees = callees
+            .entry(call.caller)
+            .or_insert_with(|| direct_calls(image, call.caller));
+        yields.contains(&(call.caller, call.target))
+            || callees
+                .iter()
+                .any(|&callee| yields.contains(&(callee, call.target)))
+    };
+    let calls: Vec<_> = parks.iter().filter(|call| yields_too(call)).collect();
     let targets: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
     if targets.len() != 1 {
         let found = targets.len();
@@ -115,24 +122,27 @@ fn pairs(
     Ok(pairs)
 }
 
-/// Whether the caller also yields, itself or by a function that it calls.
-fn yields_too(image: &Image<'_>, yields: &BTreeSet<(u64, u64)>, call: &Call) -> bool {
-    let Some(caller) = image.function_at(call.caller) else {
-        return false;
+/// Functions that the function at `address` calls directly.
+fn direct_calls(image: &Image<'_>, address: u64) -> BTreeSet<u64> {
+    let Some(range) = image.function_at(address) else {
+        return BTreeSet::new();
     };
     let mut instructions = Vec::new();
-    code::decode(image, &caller, &mut instructions);
-    let mut callees = instructions
+    code::decode(image, &range, &mut instructions);
+    instructions
         .iter()
-        .filter_map(|instruction| code::direct_target(image, instruction));
-    yields.contains(&(call.caller, call.target))
-        || callees.any(|callee| yields.contains(&(callee, call.target)))
+        .filter_map(|instruction| code::direct_target(image, instruction))
+        .collect()
 }
 
 fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {
-    let range = image.function_at(call)?;
+    const CALL_BYTES: u64 = 6;
     let mut instructions = Vec::new();
-    code::decode(image, &(call..range.end), &mut instructions);
+    code::decode(
+        image,
+        &(call..call.saturating_add(CALL_BYTES)),
+        &mut instructions,
+    );
     let park = code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)?;
     Some([park, calls::site_after(image, Probe::Unpark, call)?])
 }

@@ -23,8 +23,8 @@ const WORD: u64 = 8;
 const SLOTS: usize = 4;
 /// `REF_ONE` in `runtime/task/state.rs`.
 const ONE_REFERENCE: u64 = 64;
-/// Instructions of `clone` that are looked at.
-const MAX_CLONE: usize = 48;
+/// How much of `clone` is looked at, bytes.
+const MAX_CLONE_BYTES: usize = 160;
 
 /// Adds the sites for wakes.
 pub(crate) fn find(
@@ -83,30 +83,35 @@ fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
 
 /// Addresses of the tables with the shape of the task waker's.
 fn tables(image: &Image<'_>) -> Vec<u64> {
-    let mut instructions = Vec::new();
+    let is_run = |run: &&[(u64, u64)]| run[SLOTS - 1].0.wrapping_sub(run[0].0) == 3 * WORD;
     image
         .code_pointers()
         .windows(SLOTS)
-        .filter(|run| run[SLOTS - 1].0.wrapping_sub(run[0].0) == 3 * WORD)
-        .filter(|run| {
-            let (table, clone) = run[0];
-            let Some(range) = image
-                .function_at(clone)
-                .filter(|range| range.start == clone)
-            else {
-                return false;
-            };
-            let end = range
-                .end
-                .min(range.start.saturating_add(15 * MAX_CLONE as u64));
-            code::decode(image, &(range.start..end), &mut instructions);
-            let body = &instructions[..instructions.len().min(MAX_CLONE)];
-            body.iter()
-                .any(|instruction| names(image, instruction, table))
-                && adds_reference(body)
-        })
-        .map(|run| run[0].0)
+        .filter(is_run)
+        .map(|run| run[0])
+        .filter(|&(table, clone)| is_clone(image, table, clone))
+        .map(|(table, _)| table)
         .collect()
+}
+
+/// Whether the function at `clone` clones wakers with the vtable `table`.
+fn is_clone(image: &Image<'_>, table: u64, clone: u64) -> bool {
+    const LOCK: u8 = 0xf0;
+    let has_lock = image
+        .bytes(clone, MAX_CLONE_BYTES)
+        .is_some_and(|code| code.contains(&LOCK));
+    let Some(range) = image
+        .function_at(clone)
+        .filter(|range| has_lock && range.start == clone)
+    else {
+        return false;
+    };
+    let end = range.end.min(clone.saturating_add(MAX_CLONE_BYTES as u64));
+    let mut body = Vec::new();
+    code::decode(image, &(clone..end), &mut body);
+    body.iter()
+        .any(|instruction| names(image, instruction, table))
+        && adds_reference(&body)
 }
 
 /// Whether an instruction takes the address `table`.

@@ -2,8 +2,10 @@ use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand};
 use proptest::prelude::*;
 
+use dial9_bpf_abi::cookie::{Branch, Cookie};
+
 use super::*;
-use crate::plan::InstructionClass;
+use crate::plan::{InstructionClass, Miss, Probe};
 use crate::testing::{self, Assemble, DATA, Linking, Word, function};
 
 // Indices of the small program's functions.
@@ -230,7 +232,7 @@ fn the_plan_says_what_the_vtables_say() {
         .unwrap();
     assert_eq!(
         wake.cookie.branch,
-        Some(dial9_bpf_abi::cookie::Branch {
+        Some(Branch {
             code: 5,
             taken: false
         })
