@@ -5,22 +5,20 @@
 //! current-thread scheduler, `LocalSet`, the blocking pool. Never: calls of the
 //! vtable's other functions, which have other slots.
 //!
-//! The vtable is at 16 in the header since Tokio 1.22 (`runtime/task/core.rs`).
 //! Where a function does nothing but jump through the vtable
 //! (`RawTask::poll` compiled on its own), its callers are the calls.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use dial9_bpf_abi::cookie::{Cookie, Register};
+use dial9_bpf_abi::cookie::Cookie;
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
 
 use crate::code::{self, Effects};
 use crate::elf::Image;
 use crate::plan::{InstructionClass, Probe, Site};
+use crate::values::{self, Flow};
 
-/// Offset of the vtable pointer in the task header, bytes.
-const VTABLE_OFFSET: u64 = 16;
 /// Instructions after a call among which its end is looked for.
 const MAX_DISTANCE: usize = 16;
 /// Bytes that the call and they have at most.
@@ -63,7 +61,7 @@ impl PollCalls {
         for instruction in instructions {
             self.direct.extend(direct_call(range, instruction));
             is_candidate[0] |= is_slot_zero(instruction);
-            is_candidate[1] |= loads_vtable(instruction).is_some();
+            is_candidate[1] |= values::loads_vtable(instruction).is_some();
         }
         if is_candidate == [true; 2] {
             self.follow(range, instructions);
@@ -71,20 +69,16 @@ impl PollCalls {
     }
 
     fn follow(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
-        let mut labels: Vec<_> = code::branch_targets(instructions).collect();
-        labels.sort_unstable();
-        let mut values = Values::new();
+        let mut flow = Flow::new(instructions);
         for instruction in instructions {
-            if labels.binary_search(&instruction.ip()).is_ok() {
-                values.forget();
-            }
-            if is_slot_zero(instruction) && values.is_poll(instruction) {
+            flow.enter(instruction);
+            if is_slot_zero(instruction) && flow.is_poll(instruction) {
                 match instruction.flow_control() {
                     FlowControl::IndirectCall => self.calls.insert(instruction.ip()),
                     _ => self.thunks.insert(range.start),
                 };
             }
-            values.step(&mut self.effects, instruction);
+            flow.leave(&mut self.effects, instruction);
         }
     }
 
@@ -141,133 +135,6 @@ fn is_slot_zero(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rm64 | Code::Jmp_rm64)
         && instruction.op0_kind() == OpKind::Memory
         && code::based_memory(instruction, 0).is_some()
-}
-
-/// (register loaded, header's register) of a load of the vtable.
-fn loads_vtable(instruction: &Instruction) -> Option<(u8, u8)> {
-    if instruction.code() != Code::Mov_r64_rm64 || instruction.op1_kind() != OpKind::Memory {
-        return None;
-    }
-    let header = code::based_memory(instruction, VTABLE_OFFSET)?;
-    Some((code::number(instruction.op0_register())?, header))
-}
-
-/// What a register holds: a name for the value, and the name of the header it
-/// was loaded from as a vtable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Value {
-    name: u32,
-    header: Option<u32>,
-}
-
-/// Names of the values in the registers, valid along a straight line.
-#[derive(Debug)]
-struct Values {
-    registers: [Value; 16],
-    spilled: HashMap<u64, Value>,
-    next: u32,
-}
-
-impl Values {
-    fn new() -> Self {
-        let unknown = Value {
-            name: 0,
-            header: None,
-        };
-        let mut values = Self {
-            registers: [unknown; 16],
-            spilled: HashMap::new(),
-            next: 0,
-        };
-        values.forget();
-        values
-    }
-
-    fn fresh(&mut self) -> Value {
-        self.next = self.next.wrapping_add(1);
-        Value {
-            name: self.next,
-            header: None,
-        }
-    }
-
-    fn forget(&mut self) {
-        for register in 0..self.registers.len() {
-            self.registers[register] = self.fresh();
-        }
-        self.spilled.clear();
-    }
-
-    fn of(&self, register: u8) -> Value {
-        self.registers[usize::from(register & 15)]
-    }
-
-    /// Whether the call goes through the vtable of the header in `rdi`.
-    fn is_poll(&self, call: &Instruction) -> bool {
-        let header = self.of(Register::RDI.0).name;
-        code::based_memory(call, 0).is_some_and(|base| self.of(base).header == Some(header))
-    }
-
-    fn step(&mut self, effects: &mut Effects, instruction: &Instruction) {
-        let flow = instruction.flow_control();
-        if matches!(flow, FlowControl::UnconditionalBranch | FlowControl::Return) {
-            return self.forget();
-        }
-        let value = self.written_value(instruction);
-        let written = effects.written(instruction);
-        for register in (0..16u8).filter(|&register| written.contains(register)) {
-            self.registers[usize::from(register)] = self.fresh();
-        }
-        if let Some((register, value)) = value {
-            self.registers[usize::from(register & 15)] = value;
-        }
-        if effects.moves_stack(instruction) && flow == FlowControl::Next {
-            self.spilled.clear();
-        }
-        if let Some(slot) = stack_slot(instruction, 0) {
-            let stored = code::number(instruction.op1_register())
-                .filter(|_| instruction.code() == Code::Mov_rm64_r64)
-                .map(|register| self.of(register));
-            match stored {
-                Some(value) => self.spilled.insert(slot, value),
-                None => self.spilled.remove(&slot),
-            };
-        }
-    }
-
-    /// The register that a `mov` sets to a value known by name.
-    fn written_value(&mut self, instruction: &Instruction) -> Option<(u8, Value)> {
-        if let Some((to, from)) = code::register_copy(instruction) {
-            return Some((to, self.of(from)));
-        }
-        if let Some((to, header)) = loads_vtable(instruction) {
-            let header = Some(self.of(header).name);
-            return Some((
-                to,
-                Value {
-                    header,
-                    ..self.fresh()
-                },
-            ));
-        }
-        let slot =
-            stack_slot(instruction, 1).filter(|_| instruction.code() == Code::Mov_r64_rm64)?;
-        let to = code::number(instruction.op0_register())?;
-        if !self.spilled.contains_key(&slot) {
-            let value = self.fresh();
-            self.spilled.insert(slot, value);
-        }
-        Some((to, *self.spilled.get(&slot)?))
-    }
-}
-
-/// Displacement of a stack slot `[rsp+displacement]` in this operand.
-fn stack_slot(instruction: &Instruction, operand: u32) -> Option<u64> {
-    let is_slot = operand < instruction.op_count()
-        && instruction.op_kind(operand) == OpKind::Memory
-        && instruction.memory_base() == iced_x86::Register::RSP
-        && instruction.memory_index() == iced_x86::Register::None;
-    is_slot.then(|| instruction.memory_displacement64())
 }
 
 /// The site for the end of the poll called at `call`: the first emulated

@@ -20,6 +20,7 @@ mod scan;
 mod spawn;
 #[cfg(test)]
 mod testing;
+mod values;
 mod version;
 mod vtables;
 mod wakers;

@@ -9,7 +9,7 @@
 //! and 0 for the zero timeout of `park_yield`, which only polls for events. The
 //! one function that one caller (`Context::run`) calls with both is it, be
 //! `park_yield` inlined or a function of its own; drivers are parked with both
-//! too, but by callers that do not know each other.
+//! too, but by callers that do not know each other, or by that function.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -100,7 +100,9 @@ fn pairs(
                 .iter()
                 .any(|&callee| yields.contains(&(callee, call.target)))
     };
-    let calls: Vec<_> = parks.iter().filter(|call| yields_too(call)).collect();
+    let mut calls: Vec<_> = parks.iter().filter(|call| yields_too(call)).collect();
+    let outer: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
+    calls.retain(|call| !outer.contains(&call.caller));
     let targets: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
     if targets.len() != 1 {
         let found = targets.len();

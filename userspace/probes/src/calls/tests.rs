@@ -96,6 +96,39 @@ fn other_calls_are_not() {
 }
 
 #[test]
+fn what_is_known_on_every_way_is_known_where_they_meet() {
+    let loaded_on_both = |a: &mut CodeAssembler| {
+        let mut label = a.create_label();
+        a.mov(rax, ptr(r15 + 16))?;
+        a.test(rcx, rcx)?;
+        a.je(label)?;
+        a.call(qword_ptr(rcx))?;
+        a.mov(rax, ptr(r15 + 16))?;
+        a.set_label(&mut label)?;
+        a.mov(rdi, r15)?;
+        a.call(qword_ptr(rax))
+    };
+    check(&[&loaded_on_both], &[(0, 18)]);
+    let loaded_before_a_loop = |a: &mut CodeAssembler| {
+        let mut top = a.create_label();
+        a.mov(rax, ptr(rdi + 16))?;
+        a.set_label(&mut top)?;
+        a.call(qword_ptr(rax))?;
+        a.jne(top)
+    };
+    check(&[&loaded_before_a_loop], &[]);
+    let loaded_on_a_way_that_ends = |a: &mut CodeAssembler| {
+        let mut label = a.create_label();
+        a.je(label)?;
+        a.mov(rax, ptr(rdi + 16))?;
+        a.jmp(qword_ptr(r8 + 8))?;
+        a.set_label(&mut label)?;
+        a.call(qword_ptr(rax))
+    };
+    check(&[&loaded_on_a_way_that_ends], &[]);
+}
+
+#[test]
 fn the_callers_of_a_jump_through_the_vtable_are_the_polls() {
     let jump = |a: &mut CodeAssembler| {
         a.mov(rax, ptr(rdi + 16))?;

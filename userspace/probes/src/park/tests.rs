@@ -75,6 +75,23 @@ fn the_yield_may_be_a_function_of_its_own() {
 }
 
 #[test]
+fn the_driver_parked_by_the_park_is_not_it() {
+    let worker = |a: &mut CodeAssembler| {
+        a.mov(edx, 1_000_000_000)?;
+        a.call(function(2))?;
+        a.push(rax)?;
+        a.xor(edx, edx)?;
+        a.call(function(2))
+    };
+    let park_of_driver = |a: &mut CodeAssembler| {
+        park(a)?;
+        park_yield(a)
+    };
+    let expected = [(Probe::Park, 1, 5), (Probe::Unpark, 1, 10)];
+    check(&[&|a| a.ret(), &worker, &park_of_driver], &expected);
+}
+
+#[test]
 fn one_kind_of_call_or_two_callers_are_not_enough() {
     check(&[&|a| a.ret(), &park], &[]);
     check(&[&|a| a.ret(), &park_yield], &[]);
