@@ -221,3 +221,5 @@ fn gunzip(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
     (raw, problem)
 }
 
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,8 @@
 //! Polls are paired by stack pointer. The stack grows down, so an inner poll
 //! has a smaller one, and a start at or above the innermost open poll shows
 //! that this one has ended. A worker id belongs to a thread and a nesting depth
-//! of task polls, so the polls of one worker never nest.
+//! of task polls, so the polls of one worker never nest; it is free again when the
+//! thread's worker loop, which is a closure of the blocking pool, has ended.
 
 use dial9_bpf_abi::record::{
     FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart, RecordHeader, Spawn,
@@ -20,7 +21,7 @@ use crate::event::{Event, NO_WORKER, ParkEvent};
 use crate::location::{LocationId, Locations};
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
-use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, WorkerIds};
+use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
 
 mod lane;
@@ -46,7 +47,7 @@ pub struct Interpreter {
     locations: Locations,
     threads: Threads,
     tasks: Tasks,
-    workers: WorkerIds,
+    workers: Workers,
     stats: Stats,
 }
 
@@ -57,7 +58,7 @@ impl Interpreter {
             locations,
             threads: Threads::default(),
             tasks: Tasks::new(),
-            workers: WorkerIds::default(),
+            workers: Workers::default(),
             stats: Stats::default(),
         }
     }
@@ -199,19 +200,28 @@ impl Interpreter {
             out.stats.unended_polls += 1;
             close(thread, poll, ts_ns, out);
         }
-        if let Some(poll) = thread.open.pop() {
-            close(thread, poll, ts_ns, out);
-            if let Work::Closure { location } = poll.work {
-                let event = Event::Blocking {
+        let Some(poll) = thread.open.pop() else {
+            return;
+        };
+        close(thread, poll, ts_ns, out);
+        match poll.work {
+            Work::Closure { location } => {
+                let duration_ns = ts_ns - poll.start_ns;
+                let task_id = poll.task_id;
+                out.event(&Event::Blocking {
                     ts_ns,
-                    duration_ns: ts_ns - poll.start_ns,
+                    duration_ns,
                     location,
                     tid,
-                    task_id: poll.task_id,
-                };
-                out.event(&event);
+                    task_id,
+                });
                 self.threads.forget_if_idle(tid);
             }
+            Work::WorkerLoop if thread.open.is_empty() => {
+                thread.leave_workers(&mut self.workers);
+                self.threads.forget_if_idle(tid);
+            }
+            Work::WorkerLoop | Work::Task { .. } => {}
         }
     }
 
@@ -296,7 +306,7 @@ impl Interpreter {
         thread.mark_worker_loops();
         thread.cpu_ns = thread.cpu_ns.max(cpu_ns);
         let worker = thread.worker_at(0, &mut self.workers);
-        if thread.side.replace(side) == Some(side) {
+        if !self.workers.turn(worker, side) {
             out.stats.dropped_unpaired += 1;
             return;
         }

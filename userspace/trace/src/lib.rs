@@ -20,6 +20,8 @@ pub mod location;
 pub mod lock;
 pub mod loss;
 pub mod metadata;
+#[cfg(test)]
+mod schemas;
 pub mod segment;
 pub mod sort;
 pub mod stats;

@@ -276,3 +276,5 @@ fn next_index(dir: &Path) -> io::Result<u64> {
     Ok(next)
 }
 
+#[cfg(test)]
+mod tests;

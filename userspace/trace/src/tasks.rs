@@ -77,7 +77,7 @@ impl Tasks {
     pub(crate) fn new() -> Self {
         Self {
             by_id: HashMap::default(),
-            ended: VecDeque::with_capacity(RECENT),
+            ended: VecDeque::new(),
             untyped: Vec::new(),
             segment: 1,
         }
@@ -88,6 +88,7 @@ impl Tasks {
     pub(crate) fn poll(&mut self, task_id: u64, ts_ns: u64, location: LocationId) -> Sighting {
         let segment = self.segment;
         let task = self.enter(task_id, ts_ns);
+        task.is_blocking = false;
         if task.location == LocationId::NOT_POLLED {
             task.location = location;
         }

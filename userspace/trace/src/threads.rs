@@ -4,7 +4,7 @@
 //! a thread that neither polls nor parks, so that a churning blocking pool
 //! costs nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
@@ -60,8 +60,6 @@ pub(crate) struct Thread {
     pub(crate) last_ns: u64,
     /// Largest CPU time seen.
     pub(crate) cpu_ns: u64,
-    /// Last park event written.
-    pub(crate) side: Option<ParkSide>,
     pub(crate) gap: Option<PendingGap>,
     /// No poll start since the last gap.
     pub(crate) is_after_gap: bool,
@@ -69,11 +67,21 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// The worker that polls at `depth`; given at the first call.
-    pub(crate) fn worker_at(&mut self, depth: usize, next: &mut WorkerIds) -> u32 {
+    #[inline]
+    pub(crate) fn worker_at(&mut self, depth: usize, workers: &mut Workers) -> u32 {
         while self.workers.len() <= depth {
-            self.workers.push(next.give());
+            self.workers.push(workers.give(self.last_ns));
         }
-        self.workers[depth]
+        let worker = self.workers[depth];
+        workers.touch(worker, self.last_ns);
+        worker
+    }
+
+    /// The thread has left its worker loop: its ids are free.
+    pub(crate) fn leave_workers(&mut self, workers: &mut Workers) {
+        for worker in self.workers.drain(..) {
+            workers.take_back(worker);
+        }
     }
 
     /// The task of the innermost open task poll; 0 without one.
@@ -103,26 +111,73 @@ impl Thread {
 
     /// Whether nothing about the thread is worth keeping.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.workers.is_empty() && self.gap.is_none()
+        let Self {
+            open,
+            workers,
+            gap,
+            cpu_ns,
+            ..
+        } = self;
+        open.is_empty() && workers.is_empty() && gap.is_none() && *cpu_ns == 0
     }
 }
 
-/// Gives worker ids: dense from 0, without the two that dial9 reserves.
+/// Worker ids: dense from 0, without the two that dial9 reserves, and given
+/// again once their thread has left its worker loop.
 #[derive(Debug, Default)]
-pub(crate) struct WorkerIds {
-    next: u32,
+pub(crate) struct Workers {
+    /// By id, the reserved two among them.
+    lanes: Vec<Lane>,
+    free: BTreeSet<u32>,
 }
 
-impl WorkerIds {
-    fn give(&mut self) -> u32 {
-        let id = self.next;
-        self.next = if id == 253 { 256 } else { id + 1 };
-        id
+/// What the trace has of one worker.
+#[derive(Debug, Default)]
+struct Lane {
+    last_ns: u64,
+    side: Option<ParkSide>,
+}
+
+impl Workers {
+    /// The lowest free id whose last event is not after `ts_ns`.
+    fn give(&mut self, ts_ns: u64) -> u32 {
+        let lanes = &self.lanes;
+        let free = self
+            .free
+            .iter()
+            .copied()
+            .find(|&id| lanes[id as usize].last_ns <= ts_ns);
+        if let Some(id) = free {
+            self.free.remove(&id);
+            return id;
+        }
+        while matches!(self.lanes.len(), 254 | 255) {
+            self.lanes.push(Lane::default());
+        }
+        self.lanes.push(Lane::default());
+        u32::try_from(self.lanes.len() - 1).expect("fewer workers than 2^32")
     }
 
-    /// Every id given.
+    fn take_back(&mut self, worker: u32) {
+        self.free.insert(worker);
+    }
+
+    #[inline]
+    fn touch(&mut self, worker: u32, ts_ns: u64) {
+        let lane = &mut self.lanes[worker as usize];
+        lane.last_ns = lane.last_ns.max(ts_ns);
+    }
+
+    /// Notes a park event. False when it is the worker's second of its kind in
+    /// a row.
+    pub(crate) fn turn(&mut self, worker: u32, side: ParkSide) -> bool {
+        self.lanes[worker as usize].side.replace(side) != Some(side)
+    }
+
+    /// Every id given so far.
     pub(crate) fn given(&self) -> impl Iterator<Item = u32> + use<> {
-        (0..self.next).filter(|id| !matches!(id, 254 | 255))
+        let end = u32::try_from(self.lanes.len()).expect("fewer workers than 2^32");
+        (0..end).filter(|id| !matches!(id, 254 | 255))
     }
 }
 
@@ -191,10 +246,31 @@ mod tests {
 
     #[test]
     fn worker_ids_are_dense_and_skip_the_reserved_two() {
-        let mut ids = WorkerIds::default();
-        let given: Vec<u32> = (0..300).map(|_| ids.give()).collect();
-        assert_eq!(given, ids.given().collect::<Vec<_>>());
+        let mut workers = Workers::default();
+        let given: Vec<u32> = (0..300).map(|_| workers.give(0)).collect();
+        assert_eq!(given, workers.given().collect::<Vec<_>>());
         assert_eq!(&given[252..256], [252, 253, 256, 257]);
+    }
+
+    #[test]
+    fn an_id_is_given_again_but_not_to_an_earlier_time() {
+        let mut workers = Workers::default();
+        let mut thread = Thread {
+            last_ns: 5,
+            ..Thread::default()
+        };
+        assert_eq!(
+            (
+                thread.worker_at(0, &mut workers),
+                thread.worker_at(1, &mut workers)
+            ),
+            (0, 1)
+        );
+        thread.leave_workers(&mut workers);
+        assert_eq!(
+            (workers.give(4), workers.give(5), workers.give(6)),
+            (2, 0, 1)
+        );
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 mod synthetic;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use dial9_bpf_abi::loss::LossCause;
-use dial9_bpf_abi::record::RecordKind;
+use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 use dial9_bpf_trace::check::{Report, Stage, check_bytes, check_file};
 use dial9_bpf_trace::clock::Anchor;
 use dial9_bpf_trace::decode::Record;
@@ -22,7 +23,6 @@ fn metadata() -> Metadata {
     Metadata {
         service: Some("synthetic".into()),
         host: Some("here".into()),
-        boot_id: "abcd-4242".into(),
         version: "0.1.0".into(),
         available_parallelism: Some(2),
         tokio_version: Some("1.48.0".into()),
@@ -38,7 +38,7 @@ fn metadata() -> Metadata {
 
 /// A recording of a synthetic target, segment by segment.
 struct Recording {
-    stream: Stream,
+    stream: Box<dyn Iterator<Item = (u32, Record)>>,
     sorter: Sorter,
     interpreter: Interpreter,
     encoder: Encoder,
@@ -47,9 +47,9 @@ struct Recording {
 }
 
 impl Recording {
-    fn new() -> Self {
+    fn new(stream: impl Iterator<Item = (u32, Record)> + 'static) -> Self {
         Self {
-            stream: Stream::new(2, 64),
+            stream: Box::new(stream),
             sorter: Sorter::new(),
             interpreter: Interpreter::new(synthetic::locations()),
             encoder: Encoder::new(),
@@ -128,12 +128,13 @@ fn assert_sound(path: &Path) -> Report {
 
 #[test]
 fn segments_of_a_recording_are_sound_also_compressed() {
+    // Set, the files stay there for other readers.
     let kept = std::env::var_os("DIAL9_BPF_KEEP");
     let temporary = tempfile::tempdir().unwrap();
     let dir = kept.as_deref().map_or(temporary.path(), Path::new);
-    let mut recording = Recording::new();
+    let mut recording = Recording::new(Stream::new(2, 64, 50));
     for _ in 0..3 {
-        let sealed = recording.segment(dir, 20, 10_000);
+        let sealed = recording.segment(dir, 8, 10_000);
         let report = assert_sound(&sealed.path);
         assert_eq!(report.workers.len(), 2);
         assert_eq!(report.metadata["runtime.tokio"], "0,1");
@@ -145,7 +146,7 @@ fn segments_of_a_recording_are_sound_also_compressed() {
     let stats = recording.interpreter.stats();
     assert_eq!(
         stats.records.hits(),
-        599_999,
+        239_999,
         "the newest record waits for its watermark"
     );
     assert_eq!(
@@ -155,10 +156,62 @@ fn segments_of_a_recording_are_sound_also_compressed() {
     assert_eq!(recording.sorter.late(), 0);
 }
 
+/// Loses every 97th record as a full ring would.
+fn lossy(stream: Stream) -> impl Iterator<Item = (u32, Record)> {
+    let mut lost = HashMap::<u32, Gap>::new();
+    (0_u64..)
+        .zip(stream)
+        .flat_map(move |(nth, (cpu, record))| {
+            let RecordHeader { tid, ts_ns, .. } = *record.header();
+            if nth % 97 == 0 {
+                let header = RecordHeader {
+                    kind: RecordKind::GAP,
+                    flags: 0,
+                    tid,
+                    ts_ns,
+                };
+                lost.entry(tid).or_insert(Gap { header, lost: 0 }).lost += 1;
+                return [None, None];
+            }
+            [
+                lost.remove(&tid).map(|gap| (cpu, Record::Gap(gap))),
+                Some((cpu, record)),
+            ]
+        })
+        .flatten()
+}
+
+#[test]
+fn a_recording_with_losses_is_sound() {
+    // Set, the files stay there for other readers.
+    let kept = std::env::var_os("DIAL9_BPF_KEEP");
+    let temporary = tempfile::tempdir().unwrap();
+    let dir = kept.as_deref().map_or(temporary.path(), Path::new);
+    let mut recording = Recording::new(lossy(Stream::new(2, 64, 50)));
+    for _ in 0..2 {
+        let report = assert_sound(&recording.segment(dir, 8, 10_000).path);
+        assert!(report.events["GapEvent"] > 100, "{}", report.render());
+        assert!(
+            report.events["BlockingTaskEvent"] > 10,
+            "{}",
+            report.render()
+        );
+    }
+    let stats = recording.interpreter.stats();
+    assert!(
+        stats.polls_cut_by_gap > 0 && stats.ends_after_gap > 0,
+        "{stats:?}"
+    );
+    assert_eq!(
+        (stats.stray_ends, stats.out_of_order, stats.unended_polls),
+        (0, 0, 0)
+    );
+}
+
 #[test]
 fn a_file_cut_anywhere_keeps_its_whole_batches() {
     let dir = tempfile::tempdir().unwrap();
-    let sealed = Recording::new().segment(dir.path(), 3, 12);
+    let sealed = Recording::new(Stream::new(2, 64, 50)).segment(dir.path(), 3, 12);
     let whole = std::fs::read(&sealed.path).unwrap();
     let headers = whole
         .windows(5)

@@ -350,7 +350,38 @@ fn a_workers_own_loop_is_not_a_blocking_task() {
         .start_of_type(21, 5, 10, 100, CLOSURE)
         .park(21, 6, 1)
         .end(21, 7, 100);
-    bench.expect(&["6 park w1 cpu 1 tid 21"]);
+    bench.expect(&["6 park w0 cpu 1 tid 21"]);
+}
+
+#[test]
+fn a_worker_that_left_its_loop_leaves_its_id() {
+    let mut bench = Bench::new();
+    // What block_in_place does: another thread takes over in mid-poll.
+    bench
+        .start_of_type(20, 1, 9, 100, CLOSURE)
+        .unpark(20, 2, 5)
+        .start(20, 3, 7, 50);
+    bench
+        .start_of_type(21, 4, 10, 100, CLOSURE)
+        .start(21, 5, 8, 50)
+        .end(21, 6, 50);
+    bench.end(20, 7, 50).end(20, 8, 100);
+    bench
+        .start_of_type(22, 9, 11, 100, CLOSURE)
+        .unpark(22, 10, 1)
+        .park(22, 11, 2);
+    bench.expect(&[
+        "2 unpark w0 cpu 5 tid 20",
+        "3 sighted #7 app::a",
+        "3 start w0 #7 app::a",
+        "5 sighted #8 app::a",
+        "5 start w1 #8 app::a",
+        "6 end w1",
+        "7 end w0",
+        "11 park w0 cpu 2 tid 22",
+    ]);
+    assert_eq!(bench.interpreter.workers().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(bench.stats().dropped_unpaired, 1);
 }
 
 #[test]
@@ -739,5 +770,63 @@ proptest! {
         if losses == 0 {
             prop_assert_eq!(stats.unended_polls, 0);
         }
+    }
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    let header = (0..4_u32, 0..200_u64, 0..8_u16);
+    (header, 1..9_u16, 0..12_u64, 0..8_u64).prop_map(|((tid, ts_ns, flags), kind, a, b)| {
+        let header = RecordHeader {
+            kind: RecordKind(kind),
+            flags,
+            tid,
+            ts_ns,
+        };
+        match RecordKind(kind) {
+            RecordKind::POLL_START => {
+                let vtable = if flags & FLAG_VTABLE_ADDRESS == 0 {
+                    a % 4
+                } else {
+                    0x10_0000 + a
+                };
+                Record::PollStart(PollStart {
+                    header,
+                    task_id: a,
+                    sp: b,
+                    vtable,
+                })
+            }
+            RecordKind::POLL_END => Record::PollEnd(PollEnd { header, sp: b }),
+            RecordKind::WAKE => Record::Wake(TaskRecord { header, task_id: a }),
+            RecordKind::SPAWN => Record::Spawn(Spawn {
+                header,
+                task_id: a,
+                vtable: b,
+            }),
+            RecordKind::TERMINATE => Record::Terminate(TaskRecord { header, task_id: a }),
+            RecordKind::PARK => Record::Park(Park { header, cpu_ns: b }),
+            RecordKind::UNPARK => Record::Unpark(Park { header, cpu_ns: b }),
+            _ => Record::Gap(Gap {
+                header,
+                lost: u64::MAX - a,
+            }),
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_records_in_any_order_give_lanes_that_readers_take(
+        records in proptest::collection::vec(any_record(), 0..200)
+    ) {
+        let mut bench = Bench::new();
+        let mut events = Vec::new();
+        for record in &records {
+            bench.interpreter.record(record, &mut |event, _| events.push(*event));
+        }
+        let gaps = [OpenGap { tid: None, since_ns: 100, lost: 1 }];
+        bench.interpreter.finish(50, &gaps, &mut |event, _| events.push(*event));
+        check_lanes(&events);
+        check_tasks(&events);
     }
 }

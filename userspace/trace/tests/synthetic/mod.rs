@@ -12,16 +12,23 @@ use dial9_bpf_trace::location::{Locations, TaskType};
 const TYPES: u64 = 64;
 const BIAS: u64 = 0x5555_5555_4000;
 const FIRST_TID: u32 = 4000;
+/// The one thread of the blocking pool.
+const POOL_TID: u32 = 4999;
 
 /// Types of the synthetic target.
 pub(crate) fn locations() -> Locations {
-    let types: Vec<TaskType> = (0..TYPES)
+    let mut types: Vec<TaskType> = (0..TYPES)
         .map(|i| TaskType {
             name: Some(format!("service::handlers::route_{i}::{{closure#0}}")),
             address: 0x10_0000 + i * 0x40,
             blocking: false,
         })
         .collect();
+    types.push(TaskType {
+        name: Some("service::read_file::{closure#0}".into()),
+        address: 0x20_0000,
+        blocking: true,
+    });
     Locations::new(&types, BIAS)
 }
 
@@ -31,19 +38,23 @@ pub(crate) struct Stream {
     random: u64,
     next_task: u64,
     tasks: Vec<u64>,
+    /// Mean number of polls in a task's life.
+    polls: u64,
     cpu_ns: Vec<u64>,
     turn: u32,
     queue: VecDeque<(u32, Record)>,
 }
 
 impl Stream {
-    /// A target with this many workers, each on a CPU of its own, and tasks.
-    pub(crate) fn new(workers: usize, tasks: u64) -> Self {
+    /// A target with this many workers, each on a CPU of its own, and tasks
+    /// that live for so many polls.
+    pub(crate) fn new(workers: usize, tasks: u64, polls: u64) -> Self {
         Self {
             now_ns: 1_000_000_000_000,
             random: 0x9e37_79b9_7f4a_7c15,
             next_task: 100_000 + tasks,
             tasks: (100_000..100_000 + tasks).collect(),
+            polls,
             cpu_ns: vec![1_000_000; workers],
             turn: 0,
             queue: VecDeque::with_capacity(64),
@@ -72,6 +83,37 @@ impl Stream {
             ts_ns: self.now_ns,
         };
         self.queue.push_back((worker, record(header)));
+    }
+
+    /// One closure of the blocking pool.
+    fn block(&mut self) {
+        let task_id = self.next_task;
+        self.next_task += 1;
+        let sp = 0x7ffe_0000_1000;
+        let pooled = |header| RecordHeader {
+            tid: POOL_TID,
+            ..header
+        };
+        self.put(0, RecordKind::POLL_START, |header| {
+            Record::PollStart(PollStart {
+                header: pooled(header),
+                task_id,
+                sp,
+                vtable: TYPES,
+            })
+        });
+        self.put(0, RecordKind::TERMINATE, |header| {
+            Record::Terminate(TaskRecord {
+                header: pooled(header),
+                task_id,
+            })
+        });
+        self.put(0, RecordKind::POLL_END, |header| {
+            Record::PollEnd(PollEnd {
+                header: pooled(header),
+                sp,
+            })
+        });
     }
 
     /// One poll of one worker, with what happens around it.
@@ -110,7 +152,7 @@ impl Stream {
                 task_id: woken,
             })
         });
-        let ends = self.random(50) == 0;
+        let ends = self.random(self.polls) == 0;
         if ends {
             self.put(worker, RecordKind::TERMINATE, |header| {
                 Record::Terminate(TaskRecord { header, task_id })
@@ -142,6 +184,9 @@ impl Iterator for Stream {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.queue.is_empty() {
+            if self.random(200) == 0 {
+                self.block();
+            }
             self.poll();
         }
         self.queue.pop_front()

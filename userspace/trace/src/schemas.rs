@@ -1,0 +1,300 @@
+//! The texts in `schemas/`: what each event and each record consists of.
+//!
+//! In: the wire structs and the record ABI. Out: one file for each event and
+//! one for the records; the test fails when they are not what is committed.
+//! Never: in the built library.
+
+use std::fmt::Write as _;
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+
+use dial9_bpf_abi::record::{
+    Gap, Park, PollEnd, PollStart, RecordHeader, RecordKind, Spawn, TaskRecord,
+};
+use dial9_trace_format::TraceEvent;
+use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
+
+use crate::event::{
+    BlockingTaskEvent, ClockSyncEvent, GapEvent, LossEvent, PollEndEvent, PollStartEvent,
+    SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent, WakeEventEvent, WorkerParkEvent,
+    WorkerUnparkEvent,
+};
+
+/// What an event means, and each of its fields.
+type Meaning = (&'static str, &'static [(&'static str, &'static str)]);
+
+const WORKER: (&str, &str) = (
+    "worker_id",
+    "dense from 0 for each target; 254 and 255 are skipped",
+);
+const TASK: (&str, &str) = ("task_id", "tokio::task::Id");
+const TID: (&str, &str) = ("tid", "thread id in the initial pid namespace");
+const QUEUE: (&str, &str) = (
+    "local_queue",
+    "0: not measured (metadata tokio.local_queue=false)",
+);
+const CPU: (&str, &str) = ("cpu_time_ns", "CPU time of the thread, ns; never falls");
+const LOCATION: (&str, &str) = (
+    "spawn_loc",
+    "the task's type, or task@ and its vtable's offset",
+);
+
+const POLL_START: Meaning = (
+    "dial9: a worker begins to poll a task",
+    &[WORKER, QUEUE, TASK, LOCATION],
+);
+const POLL_END: Meaning = (
+    "dial9: the worker's poll is over, or a gap hides the rest",
+    &[WORKER],
+);
+const PARK: Meaning = (
+    "dial9: a worker is about to park",
+    &[WORKER, QUEUE, CPU, TID],
+);
+const UNPARK: Meaning = (
+    "dial9: a worker came back from a park",
+    &[
+        WORKER,
+        QUEUE,
+        CPU,
+        ("sched_wait_ns", "absent: not measured"),
+        TID,
+    ],
+);
+const SPAWN: Meaning = (
+    "dial9: a task exists; once for each task and segment, with the task's own time",
+    &[
+        TASK,
+        LOCATION,
+        ("instrumented", "true: the task's wakes are recorded"),
+        (
+            "worker_id",
+            "the worker that spawned it; absent elsewhere and in later segments",
+        ),
+        (
+            "first_sighting",
+            "ours: the time is that of the task's first record, not of its spawn",
+        ),
+    ],
+);
+const TERMINATE: Meaning = (
+    "dial9: a task completed, panicked or was cancelled",
+    &[TASK],
+);
+const WAKE: Meaning = (
+    "dial9: a task was woken",
+    &[
+        (
+            "waker_task_id",
+            "task in whose poll the wake was issued; 0 outside polls",
+        ),
+        ("woken_task_id", "tokio::task::Id"),
+        (
+            "target_worker",
+            "worker that issued the wake; 255 for none and for ids above 253",
+        ),
+    ],
+);
+const CLOCK: Meaning = (
+    "dial9: both clocks at one instant",
+    &[("realtime_ns", "CLOCK_REALTIME, ns since 1970")],
+);
+const METADATA: Meaning = (
+    "dial9: the segment as a whole; at its start, and in full at its seal",
+    &[(
+        "entries",
+        "keys and values; see userspace/trace/src/metadata.rs",
+    )],
+);
+const BLOCKING: Meaning = (
+    "ours: a closure of the blocking pool ran to its end; a span that ends here",
+    &[
+        ("duration_ns", "how long it ran, ns"),
+        (
+            "name",
+            "the closure's type, or task@ and its vtable's offset",
+        ),
+        TID,
+        TASK,
+    ],
+);
+const LOSS: Meaning = (
+    "ours: hits of one kind that one CPU lost by one cause; at the seal, where ever not 0",
+    &[
+        ("cpu", "the CPU"),
+        ("kind", "kind of the missing records"),
+        ("cause", "ring-full, no-ring or user-fault"),
+        ("lost", "hits lost in this segment"),
+        ("total", "hits lost since attach"),
+    ],
+);
+const GAP: Meaning = (
+    "ours: a thread lost hits; a span from the first of them to its next record, here",
+    &[
+        ("duration_ns", "time since the first lost hit, ns"),
+        TID,
+        (
+            "lost",
+            "hits lost; 0 where another thread's gap may be this one's too",
+        ),
+    ],
+);
+
+fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
+    let schema = T::schema_entry();
+    let mut text = format!("{}\n{what}\n\n", schema.name());
+    let names: Vec<&str> = schema.fields().iter().map(FieldDef::name).collect();
+    let told: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, told, "{}: each field has a meaning", schema.name());
+    let mut row = |cells: [&str; 6]| {
+        let [name, wire, unit, kind, role, meaning] = cells;
+        writeln!(
+            text,
+            "{name:<15} {wire:<15} {unit:<5} {kind:<8} {role:<14} {meaning}"
+        )
+        .unwrap();
+    };
+    row(["field", "type", "unit", "kind", "role", "meaning"]);
+    for (at, (field, (_, meaning))) in schema.fields().iter().zip(fields).enumerate() {
+        let annotation = |key| {
+            let here = |a: &&FieldAnnotation| usize::from(a.field_index()) == at && a.key() == key;
+            schema
+                .annotations()
+                .iter()
+                .find(here)
+                .map_or("-", |annotation| annotation.value())
+        };
+        let wire = format!("{:?}", field.field_type());
+        let (unit, kind) = (annotation("unit"), annotation("kind"));
+        row([
+            field.name(),
+            &wire,
+            unit,
+            kind,
+            annotation("dial9.role"),
+            meaning,
+        ]);
+    }
+    (format!("{}.txt", schema.name()).into(), text)
+}
+
+fn events() -> [(PathBuf, String); 12] {
+    [
+        event::<PollStartEvent>(POLL_START),
+        event::<PollEndEvent>(POLL_END),
+        event::<WorkerParkEvent>(PARK),
+        event::<WorkerUnparkEvent>(UNPARK),
+        event::<TaskSpawnEvent>(SPAWN),
+        event::<TaskTerminateEvent>(TERMINATE),
+        event::<WakeEventEvent>(WAKE),
+        event::<ClockSyncEvent>(CLOCK),
+        event::<SegmentMetadataEvent>(METADATA),
+        event::<BlockingTaskEvent>(BLOCKING),
+        event::<LossEvent>(LOSS),
+        event::<GapEvent>(GAP),
+    ]
+}
+
+/// A field of a record: name, offset, size, unit.
+type Field = (&'static str, usize, usize, &'static str);
+
+macro_rules! fields {
+    ($record:ident { $($field:ident: $unit:expr),* $(,)? }) => {
+        [$((
+            stringify!($field),
+            offset_of!($record, $field),
+            // A pointer to a field, never read: its type gives the size.
+            size_of_field(|record: &$record| &record.$field),
+            $unit,
+        )),*]
+    };
+}
+
+fn size_of_field<R, F>(_: fn(&R) -> &F) -> usize {
+    size_of::<F>()
+}
+
+fn record(text: &mut String, name: &str, bytes: usize, fields: &[Field]) {
+    writeln!(text, "\n{name}, {bytes} bytes").unwrap();
+    for (field, offset, size, unit) in fields {
+        writeln!(text, "{offset:>6} {size:>4}  {field:<8} {unit}").unwrap();
+    }
+}
+
+fn records() -> (PathBuf, String) {
+    let mut text = String::from(
+        "The records of the rings (bpf/abi/src/record.rs); integers in the machine's order.\n\
+         Columns: offset and size in bytes, field, unit.\n\nkinds:",
+    );
+    for kind in RecordKind::HITS.into_iter().chain([RecordKind::GAP]) {
+        write!(text, " {}={}", kind.0, kind.name().unwrap()).unwrap();
+    }
+    text.push('\n');
+    let (id, stack) = ("tokio::task::Id", "stack pointer, bytes");
+    let header = fields!(RecordHeader {
+        kind: "see above",
+        flags: "FLAG_ bits",
+        tid: "thread id, initial pid namespace",
+        ts_ns: "CLOCK_MONOTONIC, ns",
+    });
+    record(&mut text, "header", size_of::<RecordHeader>(), &header);
+    let word = "index in the plan, or run-time address under flag 1";
+    let head = "as above";
+    let fields = fields!(PollStart {
+        header: head,
+        task_id: id,
+        sp: stack,
+        vtable: word
+    });
+    record(&mut text, "poll-start", size_of::<PollStart>(), &fields);
+    let fields = fields!(PollEnd {
+        header: head,
+        sp: stack
+    });
+    record(&mut text, "poll-end", size_of::<PollEnd>(), &fields);
+    let fields = fields!(TaskRecord {
+        header: head,
+        task_id: id
+    });
+    record(
+        &mut text,
+        "wake, terminate",
+        size_of::<TaskRecord>(),
+        &fields,
+    );
+    let fields = fields!(Spawn {
+        header: head,
+        task_id: id,
+        vtable: "run-time address"
+    });
+    record(&mut text, "spawn", size_of::<Spawn>(), &fields);
+    let fields = fields!(Park {
+        header: head,
+        cpu_ns: "CPU time of the thread, ns"
+    });
+    record(&mut text, "park, unpark", size_of::<Park>(), &fields);
+    let fields = fields!(Gap {
+        header: head,
+        lost: "hits lost since the thread's last record"
+    });
+    record(&mut text, "gap", size_of::<Gap>(), &fields);
+    ("record-layout.txt".into(), text)
+}
+
+#[test]
+fn the_committed_schemas_are_what_is_written() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas");
+    let bless = std::env::var_os("DIAL9_BPF_BLESS").is_some();
+    for (name, text) in events().into_iter().chain([records()]) {
+        let path = dir.join(&name);
+        if bless {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == text,
+            "schemas/{} differs: run `cargo xtask schemas --bless`\n{text}",
+            name.display()
+        );
+    }
+}
