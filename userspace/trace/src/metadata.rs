@@ -12,6 +12,9 @@ pub struct Metadata {
     pub service: Option<String>,
     /// Name of the machine.
     pub host: Option<String>,
+    /// Four lower-case letters, a hyphen and the target's pid: one for each
+    /// run of a process.
+    pub boot_id: String,
     /// Version of dial9-bpf.
     pub version: String,
     /// CPUs that the target may run on.
@@ -37,30 +40,6 @@ pub struct Target {
     pub build_id: Option<String>,
 }
 
-impl Target {
-    /// Four lower-case letters, a hyphen and the pid: dial9's name for one run
-    /// of a process. The letters follow from pid and start time, so that two
-    /// recordings of one run agree.
-    pub fn boot_id(&self) -> String {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in self
-            .start_ticks
-            .to_le_bytes()
-            .into_iter()
-            .chain(self.pid.to_le_bytes())
-        {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        let letter = |byte: u8| char::from(b'a' + byte % 26);
-        let id: String = hash.to_le_bytes()[4..]
-            .iter()
-            .copied()
-            .map(letter)
-            .collect();
-        format!("{id}-{}", self.pid)
-    }
-}
-
 /// What is known only when a segment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -83,6 +62,7 @@ impl Metadata {
         let Self {
             service,
             host,
+            boot_id,
             version,
             available_parallelism,
             tokio_version,
@@ -91,7 +71,7 @@ impl Metadata {
         } = self;
         entries.put_known("service", service.as_ref());
         entries.put_known("host", host.as_ref());
-        entries.put("boot_id", &target.boot_id());
+        entries.put("boot_id", boot_id);
         entries.put("dial9.dial9-bpf.version", version);
         entries.put_known(
             "process.available_parallelism",
@@ -154,40 +134,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_a_process_has_one_boot_id() {
-        let target = Target {
-            pid: 7,
-            start_ticks: 1,
-            ..Target::default()
-        };
-        let id = target.boot_id();
-        let (letters, pid) = id.split_at(4);
-        assert!(
-            letters.bytes().all(|byte| byte.is_ascii_lowercase()),
-            "{letters}"
-        );
-        assert_eq!(pid, "-7");
-        assert_eq!(
-            target.boot_id(),
-            Target {
-                exe: "/x".into(),
-                ..target.clone()
-            }
-            .boot_id()
-        );
-        assert_ne!(
-            target.boot_id(),
-            Target {
-                start_ticks: 2,
-                ..target.clone()
-            }
-            .boot_id()
-        );
-    }
-
-    #[test]
     fn the_seal_adds_what_the_start_could_not_know() {
         let metadata = Metadata {
+            boot_id: "abcd-7".into(),
             absent: vec![("spawn".into(), "no bind function".into())],
             ..Metadata::default()
         };

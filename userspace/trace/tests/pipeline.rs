@@ -23,6 +23,7 @@ fn metadata() -> Metadata {
     Metadata {
         service: Some("synthetic".into()),
         host: Some("here".into()),
+        boot_id: "abcd-4242".into(),
         version: "0.1.0".into(),
         available_parallelism: Some(2),
         tokio_version: Some("1.48.0".into()),

@@ -14,6 +14,9 @@ use flate2::write::GzEncoder;
 
 use super::{Owner, SealedSegment};
 
+/// Level of zlib-rs at which an event takes less than 5 bytes, for about 0.1 µs.
+const LEVEL: u32 = 3;
+
 /// A whole `trace.N.bin.gz`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CompressedSegment {
@@ -79,7 +82,7 @@ fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut member = GzEncoder::new(owner.create(to)?, Compression::fast());
+    let mut member = GzEncoder::new(owner.create(to)?, Compression::new(LEVEL));
     io::copy(&mut from, &mut member)?;
     Ok(member.finish()?.metadata()?.len())
 }
