@@ -160,13 +160,18 @@ impl<'data> Image<'data> {
         segment.file_offset.checked_add(address - segment.address)
     }
 
-    /// Read-only data segments.
+    /// Read-only segments; those with code, which old linkers put constants
+    /// into, come last.
     pub(crate) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
-        let constant = |segment: &&Segment<'_>| !segment.is_code && !segment.is_writable;
-        self.segments
-            .iter()
-            .filter(constant)
-            .map(|segment| segment.data)
+        let with_code = |is_code| {
+            let is_wanted =
+                move |segment: &&Segment<'_>| segment.is_code == is_code && !segment.is_writable;
+            self.segments
+                .iter()
+                .filter(is_wanted)
+                .map(|segment| segment.data)
+        };
+        with_code(false).chain(with_code(true))
     }
 
     /// Ranges of all functions, sorted, without overlaps.

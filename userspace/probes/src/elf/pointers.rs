@@ -80,10 +80,11 @@ impl Pointers {
         })
     }
 
-    /// Pointers of a file linked to a fixed address.
+    /// Pointers of a file linked to a fixed address; its constants may be in one
+    /// segment with the code.
     pub(super) fn raw(image: &Image<'_>) -> Result<Self, ScanError> {
         let mut to_code = Vec::new();
-        for segment in image.segments.iter().filter(|segment| !segment.is_code) {
+        for segment in &image.segments {
             let padding = segment.address.wrapping_neg() % 8;
             let words = segment
                 .data
@@ -113,7 +114,7 @@ impl Pointers {
                 let index = words.binary_search_by_key(&address, |word| word.0).ok()?;
                 Some(words[index].1)
             }
-            None => image.word(address).filter(|_| !image.is_code(address)),
+            None => image.word(address),
         }
     }
 

@@ -23,10 +23,19 @@ const BLOCKING_POLL: u64 = 10;
 const BLOCKING_COMPLETE: u64 = 11;
 const BLOCKING_SHUTDOWN: u64 = 12;
 
-const VTABLE: u64 = DATA;
-const BLOCKING_VTABLE: u64 = DATA + 80;
-const WAKER_VTABLE: u64 = DATA + 160;
-const SLOTS: u64 = DATA + 192;
+const ALIAS: u64 = 13;
+
+const WAKER_VTABLE: u64 = DATA;
+const SLOTS: u64 = DATA + 32;
+const VTABLES: u64 = DATA + 48;
+const VTABLE_BYTES: u64 = 80;
+
+/// A task vtable: indices of its poll and shutdown functions, offsets of
+/// scheduler and id.
+type Vtable = (u64, u64, u64, u64);
+
+const TASK: Vtable = (POLL, SHUTDOWN, 32, 40);
+const BLOCKING: Vtable = (BLOCKING_POLL, BLOCKING_SHUTDOWN, 32, 48);
 
 /// `[rip+x]` where that is `address`.
 fn relative(address: u64) -> MemoryOperand {
@@ -115,10 +124,10 @@ fn push_and_return(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.ret()
 }
 
-fn small_program(linking: Linking) -> Vec<u8> {
+fn program(vtables: &[Vtable], linking: Linking) -> Vec<u8> {
     let (poll, blocking_poll) = (poll_of(COMPLETE), poll_of(BLOCKING_COMPLETE));
     let (shutdown, blocking_shutdown) = (shutdown_of(COMPLETE), shutdown_of(BLOCKING_COMPLETE));
-    let functions: [Assemble<'_>; 13] = [
+    let functions: [Assemble<'_>; 14] = [
         &poll,
         &shutdown,
         &complete,
@@ -132,19 +141,44 @@ fn small_program(linking: Linking) -> Vec<u8> {
         &blocking_poll,
         &complete,
         &blocking_shutdown,
+        &|a| a.jmp(function(POLL)),
     ];
-    let vtable = |poll, shutdown, id| {
+    let waker = [CLONE, WAKE, WAKE_BY_REF, OTHER].map(|slot| Word::Address(function(slot)));
+    let slots = [Word::Address(function(TRANSITION)), Word::Plain(7)];
+    let words = |&(poll, shutdown, scheduler, id): &Vtable| {
         let slots = [poll, OTHER, OTHER, OTHER, OTHER, OTHER, shutdown];
         let slots = slots.map(|slot| Word::Address(function(slot)));
-        slots.into_iter().chain([96, 32, id].map(Word::Plain))
+        slots
+            .into_iter()
+            .chain([200, scheduler, id].map(Word::Plain))
     };
-    let waker = [CLONE, WAKE, WAKE_BY_REF, OTHER].map(|slot| Word::Address(function(slot)));
-    let words: Vec<_> = vtable(POLL, SHUTDOWN, 40)
-        .chain(vtable(BLOCKING_POLL, BLOCKING_SHUTDOWN, 48))
-        .chain(waker)
-        .chain([Word::Address(function(TRANSITION)), Word::Plain(7)])
+    let words: Vec<_> = waker
+        .into_iter()
+        .chain(slots)
+        .chain(vtables.iter().flat_map(words))
         .collect();
     testing::elf(&functions, &words, linking)
+}
+
+fn small_program(linking: Linking) -> Vec<u8> {
+    program(&[TASK, BLOCKING], linking)
+}
+
+/// Cookies of the sites of one probe.
+fn cookies(plan: &Plan, probe: Probe) -> Vec<Cookie> {
+    plan.sites
+        .iter()
+        .filter(|site| site.probe == probe)
+        .map(|site| site.cookie)
+        .collect()
+}
+
+/// What is missing, without the spawns: these programs have no symbols.
+fn missing(plan: &Plan) -> Vec<(Probe, &str)> {
+    let misses = plan.misses.iter().filter(|miss| miss.probe != Probe::Spawn);
+    misses
+        .map(|miss| (miss.probe, miss.reason.as_str()))
+        .collect()
 }
 
 /// Sites as (probe, function, offset in it).
@@ -208,8 +242,8 @@ fn the_plan_says_what_the_vtables_say() {
         })
         .collect();
     let expected = [
-        (VTABLE, function(POLL), 40, false),
-        (BLOCKING_VTABLE, function(BLOCKING_POLL), 48, true),
+        (VTABLES, function(POLL), 40, false),
+        (VTABLES + VTABLE_BYTES, function(BLOCKING_POLL), 48, true),
     ];
     assert_eq!(described, expected);
     let starts: Vec<_> = plan.sites.iter().take(2).map(|site| site.cookie).collect();
@@ -238,6 +272,66 @@ fn the_plan_says_what_the_vtables_say() {
         })
     );
     assert_eq!(wake.class, InstructionClass::Emulated);
+}
+
+#[test]
+fn a_function_of_several_vtables_is_one_site() {
+    for second in [TASK, (ALIAS, SHUTDOWN, 32, 40)] {
+        let plan = scan(&program(&[second, TASK], Linking::Rela)).unwrap();
+        let shared = Cookie {
+            id_offset: 40,
+            shared: true,
+            ..Cookie::EMPTY
+        };
+        assert_eq!(cookies(&plan, Probe::PollStart), [shared]);
+        assert_eq!(cookies(&plan, Probe::Terminate), [shared]);
+        assert_eq!(plan.sites[0].address, function(POLL));
+        assert_eq!(missing(&plan), []);
+    }
+}
+
+#[test]
+fn a_function_of_tasks_with_different_layouts_is_left_out() {
+    let plan = scan(&program(&[TASK, (POLL, SHUTDOWN, 32, 48)], Linking::Rela)).unwrap();
+    assert_eq!(cookies(&plan, Probe::PollStart), []);
+    assert_eq!(cookies(&plan, Probe::Terminate), []);
+    let expected = [
+        (
+            Probe::PollStart,
+            "1 of 1 poll functions have no usable site",
+        ),
+        (
+            Probe::Terminate,
+            "no function that completes 2 of 2 task types",
+        ),
+    ];
+    assert_eq!(missing(&plan), expected);
+}
+
+#[test]
+fn woken_tasks_with_different_layouts_have_no_wakes() {
+    let other = (BLOCKING_POLL, BLOCKING_SHUTDOWN, 64, 72);
+    let plan = scan(&program(&[TASK, other], Linking::Rela)).unwrap();
+    let expected = [(
+        Probe::Wake,
+        "the task id has different offsets in the task types",
+    )];
+    assert_eq!(missing(&plan), expected);
+}
+
+#[test]
+fn only_the_shape_of_a_vtable_is_one() {
+    let blocking = |vtable| {
+        let plan = scan(&program(&[vtable], Linking::Rela));
+        plan.map(|plan| plan.vtables[0].blocking)
+    };
+    assert_eq!(blocking((POLL, SHUTDOWN, 32, 32)), Ok(true));
+    assert_eq!(blocking((POLL, SHUTDOWN, 128, 136)), Ok(false));
+    let refused = Err(ScanError::NotTokio { pointers: 12 });
+    assert_eq!(blocking((POLL, SHUTDOWN, 16, 24)), refused);
+    assert_eq!(blocking((POLL, SHUTDOWN, 36, 44)), refused);
+    assert_eq!(blocking((POLL, SHUTDOWN, 48, 40)), refused);
+    assert_eq!(blocking((POLL, SHUTDOWN, 64, 200)), refused);
 }
 
 #[test]
