@@ -54,11 +54,9 @@ fn pure() -> Vec<Step> {
         &with_host(&["test", "--doc", "--no-fail-fast"])[..],
         &without_integration,
     ];
-    let schemas = ["test", "--package", "dial9-bpf-trace", "--", "schemas"];
     vec![
         step("tests", &tests.concat()),
         step("doc tests", &doc_tests.concat()),
-        step("schemas", &schemas),
         step("release", &["build", "--release", "--package", "dial9-bpf"]),
     ]
 }
