@@ -3,6 +3,8 @@
 //! In: this machine. Out: one table for the kernel side and one for userspace;
 //! the method is printed with each.
 
+use std::path::{self, Path, PathBuf};
+
 use anyhow::{Result, bail};
 
 use crate::{build_ebpf, shell};
@@ -13,6 +15,9 @@ pub(crate) struct Args {
     /// Only this part
     #[arg(long)]
     only: Option<Part>,
+    /// Records for the userspace part, as the ring gave them; synthetic without
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -27,7 +32,7 @@ enum Part {
 pub(crate) fn run(args: &Args) -> Result<()> {
     build_ebpf::ensure()?;
     if args.only != Some(Part::Kernel) {
-        userspace()?;
+        userspace(args.dump.as_deref())?;
     }
     if args.only != Some(Part::Userspace) {
         kernel()?;
@@ -35,14 +40,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn userspace() -> Result<()> {
-    shell::run(shell::cargo().args([
+fn userspace(dump: Option<&Path>) -> Result<()> {
+    let mut command = shell::cargo();
+    command.args([
         "bench",
         "--package",
         "dial9-bpf-trace",
         "--bench",
         "pipeline",
-    ]))
+    ]);
+    if let Some(dump) = dump {
+        // The bench runs in the folder of its package.
+        let dump = path::absolute(dump)?;
+        command.args(["--", "--dump"]).arg(dump);
+    }
+    shell::run(&mut command)
 }
 
 /// It attaches to programs of its own, which root may.
