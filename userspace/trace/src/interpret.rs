@@ -192,6 +192,7 @@ impl Interpreter {
             } else {
                 out.stats.stray_ends += 1;
             }
+            self.threads.forget_if_idle(tid);
             return;
         };
         while thread.open.len() > at + 1
