@@ -23,7 +23,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let Step { mut command, .. } = step(
         "schemas",
-        &["test", "--package", "dial9-bpf-trace", "--", "schemas"],
+        &[
+            "test",
+            "--package",
+            "dial9-bpf-trace",
+            "--lib",
+            "--",
+            "schemas",
+        ],
     );
     if args.bless {
         command.env("DIAL9_BPF_BLESS", "1");
