@@ -8,6 +8,8 @@
     reason = "numbers of a fixture are small"
 )]
 
+pub(crate) mod tokio;
+
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 
