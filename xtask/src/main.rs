@@ -43,17 +43,18 @@ fn main() -> ExitCode {
         Verb::Setup => setup::run(),
         Verb::BuildEbpf(args) => build_ebpf::run(&args),
         Verb::Demo(args) => demo::run(&args),
-        Verb::Test => test::run(),
+        Verb::Test => return exit(test::run()),
         Verb::Lint => lint::run(),
         Verb::Tidy => tidy::run(),
         Verb::Schemas(args) => schemas::run(&args),
         Verb::Bench(args) => bench::run(&args),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit(result.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
 }

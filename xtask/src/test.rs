@@ -3,7 +3,9 @@
 //! In: the sources and, for the last part, root. Out: one line at the end with
 //! what passed and failed. A failed part does not stop the others.
 
-use anyhow::{Result, bail};
+use std::process::ExitCode;
+
+use anyhow::Result;
 
 use crate::lint::{Step, step, with_host};
 use crate::setup::{self, Scope};
@@ -18,8 +20,8 @@ struct Tally {
     parts: Vec<String>,
 }
 
-/// The verb.
-pub(crate) fn run() -> Result<()> {
+/// The verb. Nothing is printed after the line with the counts.
+pub(crate) fn run() -> Result<ExitCode> {
     setup::ensure(Scope::All)?;
     build_ebpf::ensure()?;
     let mut tally = Tally::default();
@@ -40,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
         println!("test: the integration tests need root: not run");
         tally.fail("integration");
     }
-    tally.report()
+    Ok(tally.report())
 }
 
 /// Tests that need no kernel, and the release build that the others start.
@@ -107,15 +109,15 @@ impl Tally {
         self.failed += number_before(counts, "failed") + number_before(counts, "timed out");
     }
 
-    fn report(self) -> Result<()> {
+    fn report(self) -> ExitCode {
         if !self.parts.is_empty() {
             println!("test: failed: {}", self.parts.join(", "));
         }
         println!("{} passed, {} failed", self.passed, self.failed);
         if self.parts.is_empty() {
-            Ok(())
+            ExitCode::SUCCESS
         } else {
-            bail!("not everything passed")
+            ExitCode::FAILURE
         }
     }
 }
