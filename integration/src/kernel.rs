@@ -1,10 +1,10 @@
 //! What is loaded in the kernel.
 //!
-//! In: `bpftool`. Out: ids of links, programs and maps. Never: an assumption
-//! about what others have loaded; ids are never used again, so what came while
-//! a tracer ran is told from what was there before.
+//! In: `bpftool`, and /proc/PID/fdinfo. Out: ids of links, programs and maps.
+//! Never: an assumption about what others have loaded. Ids are never used
+//! again, so what a tracer held is known after its end.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::Value;
 
@@ -33,19 +33,35 @@ impl Loaded {
         }
     }
 
-    /// What is here and was not in `before`.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        let Self {
-            links,
-            programs,
-            maps,
-        } = self;
-        Self {
-            links: links - &before.links,
-            programs: programs - &before.programs,
-            maps: maps - &before.maps,
+    /// What a process holds by its file descriptors.
+    ///
+    /// # Panics
+    ///
+    /// When the process is gone.
+    pub fn of(pid: u32) -> Self {
+        let path = format!("/proc/{pid}/fdinfo");
+        let entries = fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let mut held = Self::default();
+        for entry in entries {
+            let path = entry.expect("the folder can be read on").path();
+            // One that was closed meanwhile is not held.
+            held.add(&fs::read_to_string(path).unwrap_or_default());
         }
+        held
+    }
+
+    fn add(&mut self, fdinfo: &str) {
+        let id = |key| {
+            let line = fdinfo.lines().find_map(|line| line.strip_prefix(key))?;
+            line.trim().parse().ok()
+        };
+        // A link's has its program's id as well.
+        match (id("link_id:"), id("prog_id:"), id("map_id:")) {
+            (Some(link), _, _) => self.links.insert(link),
+            (None, Some(program), _) => self.programs.insert(program),
+            (None, None, Some(map)) => self.maps.insert(map),
+            (None, None, None) => false,
+        };
     }
 
     /// What is in both.

@@ -3,7 +3,11 @@
 //! In: a pid. Out: numbers and lines of /proc. Never: anything of a process
 //! that is gone; that is a panic with its path.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
 
 /// Open file descriptors.
 ///
@@ -45,6 +49,51 @@ pub fn resident_kib(pid: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.unwrap_or_else(|| panic!("no VmRSS of {pid}: {status}"))
+}
+
+/// Bytes of a program's code that are not as in its file: where the kernel has
+/// put a breakpoint.
+///
+/// # Panics
+///
+/// When the process is gone or does not map `executable`.
+pub fn changed_code(pid: u32, executable: &Path) -> usize {
+    let file = fs::read(executable).expect("it can be read");
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("root may read it");
+    let name = executable.to_str().expect("it is text");
+    let mappings = mappings(pid);
+    let code: Vec<_> = mappings
+        .iter()
+        .filter_map(|line| executable_range(line, name))
+        .collect();
+    assert!(!code.is_empty(), "{pid} does not run {name}: {mappings:#?}");
+    code.into_iter()
+        .map(|(start, offset, bytes)| {
+            let mut loaded = vec![0; bytes];
+            memory
+                .read_exact_at(&mut loaded, start)
+                .expect("it is mapped");
+            let as_built = &file[offset..(offset + bytes).min(file.len())];
+            as_built
+                .iter()
+                .zip(&loaded)
+                .filter(|(built, loaded)| built != loaded)
+                .count()
+        })
+        .sum()
+}
+
+/// Start address, file offset and length of a line of the memory map, where it
+/// is code of `file`.
+fn executable_range(line: &str, file: &str) -> Option<(u64, usize, usize)> {
+    let mut fields = line.split_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let is_code = fields.next()?.contains('x');
+    let offset = usize::from_str_radix(fields.next()?, 16).ok()?;
+    let is_ours = fields.next_back()? == file;
+    (is_code && is_ours).then_some((start, offset, usize::try_from(end - start).ok()?))
 }
 
 fn read(pid: u32, file: &str) -> String {

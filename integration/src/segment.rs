@@ -27,8 +27,8 @@ pub struct Facts {
     pub workers: BTreeMap<u64, WorkerFacts>,
     /// The last of each key.
     pub metadata: BTreeMap<String, String>,
-    /// Lost hits by kind, from the loss events.
-    pub lost: BTreeMap<String, u64>,
+    /// Lost hits by kind and cause, from the loss events.
+    pub lost: BTreeMap<(String, String), u64>,
     /// Polls and parks that begin twice or end twice, and times that go back,
     /// in one worker's events.
     pub broken: Vec<String>,
@@ -82,18 +82,26 @@ impl Facts {
     pub fn of_dir(dir: &Path) -> Self {
         let segments = sealed_segments(dir);
         assert!(!segments.is_empty(), "no segment in {}", dir.display());
+        Self::of(&segments)
+    }
+
+    /// Reads these files.
+    ///
+    /// # Panics
+    ///
+    /// When one does not decode.
+    pub fn of(files: &[PathBuf]) -> Self {
         let mut facts = Self::default();
-        for path in &segments {
-            let path = path.display();
+        for path in files {
             facts
-                .add(&path.to_string())
-                .unwrap_or_else(|error| panic!("{path}: {error:#}"));
+                .add(path)
+                .unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
         }
         facts
     }
 
-    fn add(&mut self, path: &str) -> Result<()> {
-        let bytes = unpacked(Path::new(path))?;
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let bytes = unpacked(path)?;
         let mut decoder = Decoder::new(&bytes).context("no header")?;
         decoder.for_each_event(|event| self.take(&event))?;
         ensure!(
@@ -125,8 +133,8 @@ impl Facts {
             "TaskSpawnEvent" => self.spawn(event),
             "BlockingTaskEvent" => self.task(event, "task_id").blocking_runs += 1,
             "LossEvent" => {
-                let lost = number(event, "lost");
-                *self.lost.entry(text(event, "kind")).or_default() += lost;
+                let key = (text(event, "kind"), text(event, "cause"));
+                *self.lost.entry(key).or_default() += number(event, "lost");
             }
             "SegmentMetadataEvent" => {
                 if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
@@ -210,6 +218,15 @@ impl Facts {
     /// Events of a schema.
     pub fn count(&self, schema: &str) -> u64 {
         self.counts.get(schema).copied().unwrap_or(0)
+    }
+
+    /// Lost hits of a kind.
+    pub fn lost_of(&self, kind: &str) -> u64 {
+        self.lost
+            .iter()
+            .filter(|((of, _), _)| of == kind)
+            .map(|(_, lost)| lost)
+            .sum()
     }
 
     /// All lost hits.

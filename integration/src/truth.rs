@@ -3,7 +3,12 @@
 //! In: the file that the `truth` program writes, facts of a trace. Out: the
 //! differences, task by task. Never: a tolerance.
 
-use std::{collections::HashSet, fmt::Write as _, fs, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
 
 use crate::segment::{Facts, TaskFacts};
 
@@ -114,6 +119,33 @@ pub fn expect_told(truth: &[TrueTask], facts: &Facts, exact_spawns: bool) {
         "{}\ntasks that the program does not know: {unknown:#?}",
         report(&differences, truth.len())
     );
+}
+
+/// Asserts that the trace tells of nothing that was not, where records were
+/// lost.
+///
+/// # Panics
+///
+/// With the first task of which more is told.
+#[track_caller]
+pub fn expect_no_more_told(truth: &[TrueTask], facts: &Facts) {
+    let truth: HashMap<u64, &TrueTask> = truth.iter().map(|task| (task.id, task)).collect();
+    for (id, told) in &facts.tasks {
+        let task = truth
+            .get(id)
+            .unwrap_or_else(|| panic!("no task {id}: {told:?}"));
+        let expected = task.expected(true);
+        let no_more = told.polls <= expected.polls
+            && told.wakes <= expected.wakes
+            && told.ends <= expected.ends
+            && told.spawns <= expected.spawns
+            && told.spawns + told.sightings <= 1
+            && told.blocking_runs <= expected.blocking_runs;
+        assert!(
+            no_more,
+            "{task:?}\n  expected at most {expected:?}\n  told {told:?}"
+        );
+    }
 }
 
 type Number = fn(&TaskFacts) -> u64;

@@ -113,9 +113,8 @@ fn a_killed_tracer_leaves_a_serving_target_and_nothing_in_the_kernel() {
     let output = output_dir();
     let mut program = TestProgram::start("serve", Build::Plain);
     program.ask("load", "loaded");
-    let before = Loaded::now();
     let tracer = Attach::to(program.pid(), output.path()).attached();
-    let ours = Loaded::now().since(&before);
+    let ours = Loaded::of(tracer.pid());
     assert!(
         !ours.links.is_empty() && !ours.programs.is_empty(),
         "{ours:?}"
