@@ -1,0 +1,168 @@
+//! Whose poll it is, and when it is over.
+
+use super::*;
+
+#[test]
+fn polls_of_two_threads_are_two_workers() {
+    let mut bench = Bench::new();
+    bench
+        .start(10, 1, 7, 100)
+        .start(11, 2, 8, 100)
+        .end(10, 3, 100)
+        .end(11, 4, 100);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 sighted #8 app::a",
+        "2 start w1 #8 app::a",
+        "3 end w0",
+        "4 end w1",
+    ]);
+    bench.start(10, 5, 7, 100).end(10, 6, 100);
+    bench.expect(&["5 start w0 #7 app::a", "6 end w0"]);
+}
+
+#[test]
+fn a_nested_poll_is_another_worker() {
+    let mut bench = Bench::new();
+    bench
+        .start(10, 1, 7, 100)
+        .start_of_type(10, 2, 8, 50, 2)
+        .end(10, 3, 50)
+        .end(10, 4, 100);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 sighted #8 app::b",
+        "2 start w1 #8 app::b",
+        "3 end w1",
+        "4 end w0",
+    ]);
+}
+
+#[test]
+fn a_stray_end_is_dropped_and_counted() {
+    let mut bench = Bench::new();
+    bench
+        .end(10, 1, 100)
+        .start(10, 2, 7, 100)
+        .end(10, 3, 60)
+        .end(10, 4, 100);
+    bench.expect(&["2 sighted #7 app::a", "2 start w0 #7 app::a", "4 end w0"]);
+    assert_eq!(bench.stats().stray_ends, 2);
+}
+
+#[test]
+fn a_start_at_or_above_the_open_poll_shows_that_it_ended() {
+    let mut bench = Bench::new();
+    bench
+        .start(10, 1, 7, 100)
+        .start(10, 2, 8, 50)
+        .start(10, 3, 7, 100)
+        .end(10, 4, 100);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 sighted #8 app::a",
+        "2 start w1 #8 app::a",
+        "3 end w1",
+        "3 end w0",
+        "3 start w0 #7 app::a",
+        "4 end w0",
+    ]);
+    assert_eq!(bench.stats().unended_polls, 2);
+}
+
+#[test]
+fn an_outer_end_closes_what_is_nested_in_it() {
+    let mut bench = Bench::new();
+    bench
+        .start(10, 1, 7, 100)
+        .start(10, 2, 7, 50)
+        .end(10, 3, 100);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 start w1 #7 app::a",
+        "3 end w1",
+        "3 end w0",
+    ]);
+    assert_eq!(bench.stats().unended_polls, 1);
+}
+
+#[test]
+fn a_blocking_task_is_a_span_and_leaves_no_thread_behind() {
+    let mut bench = Bench::new();
+    bench
+        .start_of_type(20, 1, 9, 100, CLOSURE)
+        .terminate(20, 4, 9)
+        .end(20, 5, 100);
+    bench.expect(&["5 blocked 4 #9 app::closure tid 20"]);
+    assert_eq!(bench.stats().blocking_terminates, 1);
+    assert!(bench.interpreter.threads.get(20).is_none());
+    assert_eq!(bench.interpreter.workers().count(), 0);
+}
+
+#[test]
+fn a_workers_own_loop_is_not_a_blocking_task() {
+    let mut bench = Bench::new();
+    bench
+        .start_of_type(20, 1, 9, 100, CLOSURE)
+        .start(20, 2, 7, 50)
+        .end(20, 3, 50);
+    bench.end(20, 4, 100);
+    bench.expect(&["2 sighted #7 app::a", "2 start w0 #7 app::a", "3 end w0"]);
+    bench
+        .start_of_type(21, 5, 10, 100, CLOSURE)
+        .park(21, 6, 1)
+        .end(21, 7, 100);
+    bench.expect(&["6 park w0 cpu 1 tid 21"]);
+}
+
+#[test]
+fn a_worker_that_left_its_loop_leaves_its_id() {
+    let mut bench = Bench::new();
+    // What block_in_place does: another thread takes over in mid-poll.
+    bench
+        .start_of_type(20, 1, 9, 100, CLOSURE)
+        .unpark(20, 2, 5)
+        .start(20, 3, 7, 50);
+    bench
+        .start_of_type(21, 4, 10, 100, CLOSURE)
+        .start(21, 5, 8, 50)
+        .end(21, 6, 50);
+    bench.end(20, 7, 50).end(20, 8, 100);
+    bench
+        .start_of_type(22, 9, 11, 100, CLOSURE)
+        .unpark(22, 10, 1)
+        .park(22, 11, 2);
+    bench.expect(&[
+        "2 unpark w0 cpu 5 tid 20",
+        "3 sighted #7 app::a",
+        "3 start w0 #7 app::a",
+        "5 sighted #8 app::a",
+        "5 start w1 #8 app::a",
+        "6 end w1",
+        "7 end w0",
+        "11 park w0 cpu 2 tid 22",
+    ]);
+    assert_eq!(bench.interpreter.workers().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(bench.stats().dropped_unpaired, 1);
+}
+
+#[test]
+fn a_late_record_does_not_break_its_lane() {
+    let mut bench = Bench::new();
+    bench
+        .start(10, 5, 7, 100)
+        .start(10, 3, 8, 100)
+        .wake(10, 2, 7)
+        .end(10, 6, 100);
+    bench.expect(&[
+        "5 sighted #7 app::a",
+        "5 start w0 #7 app::a",
+        "2 wake #7 by #0 w255",
+        "6 end w0",
+    ]);
+    assert_eq!(bench.stats().out_of_order, 1);
+}
