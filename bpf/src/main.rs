@@ -10,6 +10,7 @@
 
 mod emit;
 mod filter;
+mod known;
 mod maps;
 mod sched;
 mod task;

@@ -6,7 +6,7 @@ use aya_ebpf::{
     maps::{Array, PerCpuArray},
 };
 use dial9_bpf_abi::{
-    limits::{MAX_CPUS, TARGET_WORDS},
+    limits::{KNOWN_TASKS, MAX_CPUS, TARGET_WORDS},
     loss::COUNTERS,
     thread::{SLOTS, ThreadSlot},
 };
@@ -27,6 +27,10 @@ pub static TARGETS: Array<u64> = Array::with_max_entries(TARGET_WORDS, 0);
 /// What is kept for each thread, by `thread::slot_index`.
 #[map]
 pub static THREADS: Array<ThreadSlot> = Array::with_max_entries(SLOTS, 0);
+
+/// Which task a header is, at `known::index`.
+#[map]
+pub static KNOWN: Array<u64> = Array::with_max_entries(KNOWN_TASKS, 0);
 
 /// Lost hits by CPU, at `loss::counter_index`.
 #[map]

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     EbpfContext as _,
     bindings::pt_regs,
-    helpers::{bpf_get_attach_cookie, bpf_probe_read_user, generated::bpf_copy_from_user},
+    helpers::bpf_get_attach_cookie,
     macros::uprobe,
     programs::ProbeContext,
 };
@@ -13,7 +13,11 @@ use dial9_bpf_abi::{
     record::{FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord},
 };
 
-use crate::{emit::Hit, filter::traced_tid, maps::is_sleepable};
+use crate::{
+    emit::Hit,
+    filter::traced_tid,
+    known::{last_task_id, read_user, task_id},
+};
 
 /// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
 /// later, src/runtime/task/core.rs, `Header`).
@@ -21,15 +25,15 @@ const HEADER_VTABLE: u64 = 16;
 
 /// A thread enters a task's poll function.
 ///
-/// Hook: uprobe in the function's first instructions · Reads: the task id, and
-/// the vtable where several share the function · Emits: [`PollStart`], 40 bytes
+/// Hook: uprobe in the function's first instructions · Reads: the task id where
+/// it is not known, the vtable where several share the function · Emits: [`PollStart`], 40 bytes
 #[uprobe(sleepable)]
 pub fn poll_start(ctx: ProbeContext) -> u32 {
     let Some(tid) = traced_tid() else { return 0 };
     let hit = Hit { kind: RecordKind::POLL_START, tid };
     let cookie = attach_cookie(&ctx);
     let header = task_header(&ctx, cookie);
-    let Some(task_id) = read_user(header + cookie::id_offset(cookie)) else {
+    let Some(task_id) = task_id(header, cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
     };
@@ -71,20 +75,22 @@ pub fn poll_end(ctx: ProbeContext) -> u32 {
 
 /// A task was woken through its waker.
 ///
-/// Hook: uprobe in the waker's wake functions · Reads: the task id · Emits:
+/// Hook: uprobe in the waker's wake functions · Reads: the task id where it
+/// is not known · Emits:
 /// [`TaskRecord`], 24 bytes
 #[uprobe(sleepable)]
 pub fn wake(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::WAKE)
+    task_event(&ctx, RecordKind::WAKE, task_id)
 }
 
 /// A task reached its end.
 ///
-/// Hook: uprobe in Tokio's `Harness::complete` · Reads: the task id · Emits:
+/// Hook: uprobe in Tokio's `Harness::complete` · Reads: the task id where it
+/// is not known · Emits:
 /// [`TaskRecord`], 24 bytes
 #[uprobe(sleepable)]
 pub fn terminate(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::TERMINATE)
+    task_event(&ctx, RecordKind::TERMINATE, last_task_id)
 }
 
 /// A task was bound to a runtime.
@@ -98,7 +104,7 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
     let cookie = attach_cookie(&ctx);
     let header = task_header(&ctx, cookie);
     let (Some(task_id), Some(vtable)) =
-        (read_user(header + cookie::id_offset(cookie)), read_user(header + HEADER_VTABLE))
+        (task_id(header, cookie), read_user(header + HEADER_VTABLE))
     else {
         hit.lose(LossCause::UserFault);
         return 0;
@@ -114,14 +120,18 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
 }
 
 #[inline(always)]
-fn task_event(ctx: &ProbeContext, kind: RecordKind) -> u32 {
+fn task_event(
+    ctx: &ProbeContext,
+    kind: RecordKind,
+    identify: impl FnOnce(u64, u64) -> Option<u64>,
+) -> u32 {
     let Some(tid) = traced_tid() else { return 0 };
     let cookie = attach_cookie(ctx);
     if !cookie::counts(cookie, flags(ctx)) {
         return 0;
     }
     let hit = Hit { kind, tid };
-    let Some(task_id) = read_user(task_header(ctx, cookie) + cookie::id_offset(cookie)) else {
+    let Some(task_id) = identify(task_header(ctx, cookie), cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
     };
@@ -136,23 +146,6 @@ fn task_event(ctx: &ProbeContext, kind: RecordKind) -> u32 {
 fn attach_cookie(ctx: &ProbeContext) -> u64 {
     // SAFETY: the context is the program's own.
     unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }
-}
-
-/// Eight bytes of the target's memory. A sleepable program faults the page in,
-/// as the target is about to do itself; a plain one gives up.
-#[inline(always)]
-fn read_user(address: u64) -> Option<u64> {
-    if !is_sleepable() {
-        // SAFETY: the helper checks the address.
-        return unsafe { bpf_probe_read_user(address as *const u64) }.ok();
-    }
-    let mut value = 0u64;
-    // SAFETY: the destination is eight bytes of our stack; the helper checks the
-    // source.
-    let status = unsafe {
-        bpf_copy_from_user((&raw mut value).cast(), 8, address as *const core::ffi::c_void)
-    };
-    (status == 0).then_some(value)
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@
 //! of what was lost. Never: a write to the target's memory, a stop of the
 //! target, a pinned object; what is dropped is detached.
 
+pub mod baseline;
 pub mod btf;
 pub mod error;
 mod link;

@@ -4,10 +4,11 @@
 //! executable, probed by the very programs that the target gets. Out: ns a hit
 //! by instruction class. Never: a figure from another machine.
 
-use std::{fs, io, time::Instant};
+use std::{fs, io};
 
 use dial9_bpf_abi::cookie::Cookie;
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Abilities, AttachError, Options, Target, Tracer, target::Mapping};
 
@@ -39,6 +40,15 @@ unsafe extern "C" {
 
 type Probed = unsafe extern "C" fn(*const u64);
 
+/// A task as the programs see it: state 0, and an id, in a cell aligned as
+/// Tokio's.
+#[repr(align(128))]
+struct Cell([u64; 16]);
+
+static TASK: Cell = Cell([0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+/// Offset of the id in it, bytes.
+const ID_OFFSET: u16 = 40;
+
 /// What a hit adds to the thread that makes it, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
@@ -48,7 +58,9 @@ pub struct Prices {
     pub emulated_stack_ns: f64,
     /// A record at any other instruction.
     pub single_stepped_ns: f64,
-    /// Reading the task's id from the target's memory, where a record has one.
+    /// Finding the id of a task that is known, where a record has one.
+    pub known_task_ns: f64,
+    /// Reading 8 bytes of the target's memory.
     pub user_read_ns: f64,
 }
 
@@ -65,54 +77,69 @@ impl Prices {
             abilities,
         };
         let mut tracer = Tracer::load(&target, options)?;
-        let mut price = |probe, class, function, hits| {
-            hit_ns(
-                &mut tracer,
-                &target,
-                &Trial {
-                    probe,
-                    class,
-                    function,
-                    hits,
-                },
-            )
+        let mut price = |trial| hit_ns(&mut tracer, &target, &trial);
+        let end = Trial {
+            probe: Probe::PollEnd,
+            class: Emulated,
+            function: dial9_price_nop,
+            hits: HITS,
+            remembers: false,
         };
-        let emulated_ns = price(Probe::PollEnd, Emulated, dial9_price_nop, HITS)?;
-        let start_ns = price(Probe::PollStart, Emulated, dial9_price_nop, HITS)?;
+        let emulated_ns = price(end)?;
+        let start = Trial {
+            probe: Probe::PollStart,
+            ..end
+        };
+        let known_ns = price(Trial {
+            remembers: true,
+            ..start
+        })?;
+        let unknown_ns = price(start)?;
+        let stack = Trial {
+            class: EmulatedStack,
+            function: dial9_price_push,
+            ..end
+        };
+        let stepped = Trial {
+            class: SingleStepped,
+            function: dial9_price_step,
+            hits: STEPPED_HITS,
+            ..end
+        };
         Ok(Self {
             emulated_ns,
-            emulated_stack_ns: price(Probe::PollEnd, EmulatedStack, dial9_price_push, HITS)?,
-            single_stepped_ns: price(
-                Probe::PollEnd,
-                SingleStepped,
-                dial9_price_step,
-                STEPPED_HITS,
-            )?,
-            user_read_ns: (start_ns - emulated_ns).max(0.0),
+            emulated_stack_ns: price(stack)?,
+            single_stepped_ns: price(stepped)?,
+            known_task_ns: (known_ns - emulated_ns).max(0.0),
+            user_read_ns: (unknown_ns - emulated_ns).max(0.0),
         })
     }
 
-    /// What a hit of `probe` at an instruction of `class` adds, ns.
+    /// What a hit of `probe` at an instruction of `class` adds, ns, for a task
+    /// that has been seen before.
     pub fn hit_ns(&self, probe: Probe, class: InstructionClass) -> f64 {
         let record = match class {
             InstructionClass::Emulated => self.emulated_ns,
             InstructionClass::EmulatedStack => self.emulated_stack_ns,
             InstructionClass::SingleStepped => self.single_stepped_ns,
         };
-        let reads = match probe {
-            Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
-            Probe::PollStart | Probe::Wake | Probe::Terminate => 1.0,
-            Probe::Spawn => 2.0,
-        };
-        record + reads * self.user_read_ns
+        record
+            + match probe {
+                Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
+                Probe::PollStart | Probe::Wake | Probe::Terminate => self.known_task_ns,
+                // The id, the state and the vtable of a new task.
+                Probe::Spawn => 3.0 * self.user_read_ns,
+            }
     }
 }
 
+#[derive(Clone, Copy)]
 struct Trial {
     probe: Probe,
     class: InstructionClass,
     function: Probed,
     hits: u32,
+    remembers: bool,
 }
 
 /// Median over the rounds of what probing adds to a call, ns.
@@ -132,16 +159,25 @@ fn hit_ns(tracer: &mut Tracer, target: &Target, trial: &Trial) -> Result<f64, At
     Ok(added[ROUNDS / 2])
 }
 
-/// Time of one call, ns.
+/// CPU time of one call, ns.
 fn call_ns(trial: &Trial) -> f64 {
-    let header = [0u64; 16];
-    let start = Instant::now();
+    let start_ns = thread_cpu_ns();
     for _ in 0..trial.hits {
         // SAFETY: the functions above touch nothing but scratch registers and
         // their own stack slot.
-        unsafe { (trial.function)(header.as_ptr()) }
+        unsafe { (trial.function)(TASK.0.as_ptr()) }
     }
-    start.elapsed().as_secs_f64() * 1e9 / f64::from(trial.hits)
+    (thread_cpu_ns() - start_ns) / f64::from(trial.hits)
+}
+
+/// CPU time of this thread, ns.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "exact to 2^53 ns, a hundred days"
+)]
+fn thread_cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    (time.tv_sec * 1_000_000_000 + time.tv_nsec) as f64
 }
 
 fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
@@ -153,7 +189,8 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
         class: trial.class,
         instruction: String::new(),
         cookie: Cookie {
-            id_offset: 40,
+            id_offset: ID_OFFSET,
+            remembers: trial.remembers,
             ..Cookie::EMPTY
         },
         function: None,

@@ -66,7 +66,7 @@ impl Abilities {
 }
 
 /// Loads a program that does nothing.
-fn load_empty(link: LinkKind, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
+pub(crate) fn load_empty(link: LinkKind, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
     // r0 = 0; exit (Documentation/bpf/standardization/instruction-set.rst).
     let instructions = [instruction(0xb7), instruction(0x95)];
     sys::load_program(&sys::ProgramLoad {

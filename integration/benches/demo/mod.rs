@@ -1,0 +1,74 @@
+//! The demo server and its load, for benches.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use dial9_bpf_integration::target_dir::target_dir;
+
+/// The server, and its load where it was asked for.
+pub struct Demo(Vec<Child>);
+
+impl Demo {
+    /// Starts the server; `cargo xtask bench` has built it.
+    pub fn serve() -> Self {
+        let mut server = spawn(Command::new(program()).args(["serve", "--seconds", "600"]));
+        wait_for_line(&mut server);
+        Self(vec![server])
+    }
+
+    /// Starts the server and a load of about `rate` requests a second.
+    #[allow(dead_code, reason = "one bench of two uses it")]
+    pub fn under_load(rate: &str) -> Self {
+        let mut server = spawn(Command::new(program()).args(["serve", "--seconds", "600"]));
+        let line = wait_for_line(&mut server);
+        let address = line
+            .split_whitespace()
+            .nth(1)
+            .expect("`listening ADDR pid N`");
+        let load = ["load", address, "--seconds", "600", "--rate", rate];
+        Self(vec![server, spawn(Command::new(program()).args(load))])
+    }
+
+    /// The server's pid.
+    pub fn pid(&self) -> u32 {
+        self.0[0].id()
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().expect("it is ours");
+            child.wait().expect("it is ours");
+        }
+    }
+}
+
+fn program() -> PathBuf {
+    let path = target_dir()
+        .expect("cargo built us")
+        .join("demo/release/demo");
+    assert!(
+        path.exists(),
+        "{} is not built: cargo xtask bench does",
+        path.display()
+    );
+    path
+}
+
+fn spawn(command: &mut Command) -> Child {
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn wait_for_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().expect("it is piped");
+    BufReader::new(out)
+        .read_line(&mut line)
+        .expect("it prints a line");
+    line
+}
