@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use dial9_bpf_abi::cookie::{Cookie, Register};
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    IntelFormatter, Mnemonic, OpAccess, OpKind,
+    Code, Decoder, DecoderOptions, FlowControl, Formatter as _, Instruction,
+    InstructionInfoFactory, IntelFormatter, Mnemonic, OpAccess, OpKind,
 };
 
 use crate::elf::Image;
@@ -278,8 +278,6 @@ pub(crate) fn site(
     instruction: &Instruction,
     cookie: Cookie,
 ) -> Option<Site> {
-    let mut text = String::new();
-    iced_x86::Formatter::format(&mut IntelFormatter::new(), instruction, &mut text);
     let address = instruction.ip();
     let class = class(image, instruction)?;
     cookie.fits().then_some(Site {
@@ -287,10 +285,25 @@ pub(crate) fn site(
         file_offset: image.file_offset(address)?,
         address,
         class,
-        instruction: text,
+        instruction: text(instruction),
         cookie,
         function: None,
     })
+}
+
+/// The instruction for a report, such as `jmp 0x66ed0`.
+fn text(instruction: &Instruction) -> String {
+    let mut formatter = IntelFormatter::new();
+    let options = formatter.options_mut();
+    options.set_hex_prefix("0x");
+    options.set_hex_suffix("");
+    options.set_uppercase_hex(false);
+    options.set_branch_leading_zeros(false);
+    options.set_show_branch_size(false);
+    options.set_space_after_operand_separator(true);
+    let mut text = String::new();
+    formatter.format(instruction, &mut text);
+    text
 }
 
 #[cfg(test)]

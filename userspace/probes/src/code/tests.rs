@@ -87,3 +87,13 @@ fn holders_follow_copies_and_end_at_writes() {
     let narrow = effects.step(&only(&[0x89, 0xfb]), rdi); // mov ebx,edi is no copy
     assert!(!narrow.contains(3));
 }
+
+#[test]
+fn instructions_read_as_in_a_disassembly() {
+    let text = |bytes: &[u8]| text(&only(bytes));
+    assert_eq!(text(&[0xe9, 0xcb, 0x5e, 0x06, 0]), "jmp 0x66ed0");
+    assert_eq!(text(&[0x75, 0xf0]), "jne 0xff2");
+    assert_eq!(text(&[0x55]), "push rbp");
+    assert_eq!(text(&[0xff, 0x50, 0x18]), "call qword ptr [rax+0x18]");
+    assert_eq!(text(&[0x48, 0x83, 0xec, 0x18]), "sub rsp, 0x18");
+}
