@@ -15,7 +15,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::clock::Anchor;
 use crate::encode::Encoder;
@@ -55,6 +55,32 @@ impl Owner {
         };
         let is_root = rustix::process::geteuid().is_root();
         Self(is_root.then(|| (Uid::from_raw(uid), Gid::from_raw(gid))))
+    }
+
+    /// Makes a directory that belongs to the owner.
+    ///
+    /// # Errors
+    ///
+    /// The system's; there is no directory then.
+    pub fn create_dir(self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir(path)?;
+        let given = self.take_dir(path);
+        if given.is_err() {
+            // The first failure is the one to tell.
+            let _ = std::fs::remove_dir(path);
+        }
+        given
+    }
+
+    fn take_dir(self, path: &Path) -> io::Result<()> {
+        let Some((uid, gid)) = self.0 else {
+            return Ok(());
+        };
+        // Not by its path: whoever owns the one above may have put a link there.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        rustix::fs::fchown(&dir, Some(uid), Some(gid))?;
+        Ok(())
     }
 
     fn create(self, path: &Path) -> io::Result<File> {

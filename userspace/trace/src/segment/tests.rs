@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use dial9_bpf_abi::loss::LossCause;
 use dial9_bpf_abi::record::RecordKind;
@@ -154,4 +154,19 @@ fn a_failed_compression_gives_the_segment_back() {
     std::fs::write(dir.path().join("trace.0.bin.gz.tmp"), "left over").unwrap();
     segment.compress().unwrap();
     assert_eq!(names(&dir), ["trace.0.bin.gz"]);
+}
+
+#[test]
+fn a_directory_is_made_for_its_owner_or_not_at_all() {
+    let parent = tempfile::tempdir().unwrap();
+    let us = (rustix::process::geteuid(), rustix::process::getegid());
+    for (name, owner) in [("ours", Owner::default()), ("given", Owner(Some(us)))] {
+        let dir = parent.path().join(name);
+        owner.create_dir(&dir).unwrap();
+        let metadata = dir.metadata().unwrap();
+        assert_eq!(metadata.uid(), us.0.as_raw());
+        let error = owner.create_dir(&dir).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert!(dir.exists());
+    }
 }
