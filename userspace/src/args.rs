@@ -7,6 +7,9 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 
+/// Smallest ring there is, on the one architecture we trace.
+const PAGE_BYTES: u64 = 4096;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done (also when the target exits, the duration is over, or on Ctrl-C)
@@ -22,15 +25,15 @@ The first that applies from 1 to 6, else 7, else 0. `check`: 0, or 1 on any prob
 /// Traces unmodified, running Tokio processes into dial9 segments.
 #[derive(Debug, Parser)]
 #[command(name = "dial9-bpf", version, after_help = EXIT_CODES)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// A subcommand.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Record a running process until it exits, the duration is over, or Ctrl-C.
     Attach(AttachArgs),
     /// Decode segments: schemas, counts, time range, metadata, problems.
@@ -40,35 +43,35 @@ pub enum Command {
 /// `dial9-bpf attach`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct AttachArgs {
+pub(crate) struct AttachArgs {
     /// The process to record.
     #[arg(long, value_name = "N")]
-    pub pid: NonZeroU32,
+    pub(crate) pid: NonZeroU32,
     /// Directory for the segment; made if absent.
     #[arg(long, value_name = "DIR", default_value = "dial9-traces")]
-    pub output: PathBuf,
+    pub(crate) output: PathBuf,
     /// How long to record, such as 10s, 500ms or 2m; without it, until the
     /// target exits or Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub duration: Option<Duration>,
+    pub(crate) duration: Option<Duration>,
     /// Memory for the rings of all CPUs together.
     #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
-    pub ring_bytes: u64,
+    pub(crate) ring_bytes: u64,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]
-    pub no_single_step: bool,
+    pub(crate) no_single_step: bool,
     /// Print what would be attached and what it would cost; attach nothing.
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 /// `dial9-bpf check`.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Segments: .bin, .bin.gz, or .bin.active.
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -81,8 +84,8 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let ByteSize(bytes) = text.parse()?;
-    if bytes == 0 {
-        return Err("it is zero".to_owned());
+    if bytes < PAGE_BYTES {
+        return Err(format!("every CPU needs a page of {PAGE_BYTES} bytes"));
     }
     Ok(bytes)
 }
@@ -99,20 +102,37 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_refused() {
-        for bad in [["--pid", "0"], ["--duration", "0"], ["--duration", "0s"], ["--ring-bytes", "0"]] {
-            let line = ["dial9-bpf", "attach", "--pid", "1"].into_iter().chain(bad);
-            let line: Vec<&str> =
-                if bad[0] == "--pid" { vec!["dial9-bpf", "attach", "--pid", "0"] } else { line.collect() };
-            let error = Cli::try_parse_from(line).expect_err("zero");
-            assert_eq!(error.exit_code(), 2, "{bad:?}");
+    fn values_that_cannot_be_are_usage_errors() {
+        for (option, bad) in [
+            ("--pid", "0"),
+            ("--pid", "-1"),
+            ("--pid", "4294967296"),
+            ("--duration", "0"),
+            ("--duration", "0s"),
+            ("--duration", "soon"),
+            ("--ring-bytes", "0"),
+            ("--ring-bytes", "1"),
+            ("--ring-bytes", "4095"),
+            ("--ring-bytes", "many"),
+        ] {
+            let pid = if option == "--pid" {
+                &[][..]
+            } else {
+                &["--pid", "1"]
+            };
+            let line = [&["dial9-bpf", "attach"], pid, &[option, bad]].concat();
+            let error = Cli::try_parse_from(line).expect_err(bad);
+            assert_eq!(error.exit_code(), i32::from(crate::exit::USAGE), "{bad}");
+            assert!(error.to_string().contains(bad), "{error}");
         }
     }
 
     #[test]
     fn defaults_are_those_of_the_documentation() {
         let cli = Cli::try_parse_from(["dial9-bpf", "attach", "--pid", "42"]).expect("enough");
-        let Command::Attach(args) = cli.command else { panic!("attach") };
+        let Command::Attach(args) = cli.command else {
+            panic!("attach")
+        };
         assert_eq!(args.pid.get(), 42);
         assert_eq!(args.output, PathBuf::from("dial9-traces"));
         assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);

@@ -1,4 +1,4 @@
 //! The subcommands.
 
-pub mod attach;
-pub mod check;
+pub(crate) mod attach;
+pub(crate) mod check;

@@ -3,40 +3,47 @@
 //! In: an error of any package. Out: its exit code. Never: a message; that is
 //! printed once, in `main`.
 
-use std::process::ExitCode;
-
 use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 
 /// Done.
-pub const DONE: u8 = 0;
+pub(crate) const DONE: u8 = 0;
 /// A failure of our own, or a problem that `check` found.
-pub const FAILURE: u8 = 1;
+pub(crate) const FAILURE: u8 = 1;
 /// The command line is off.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// A privilege is missing.
-pub const PRIVILEGE: u8 = 3;
+pub(crate) const PRIVILEGE: u8 = 3;
 /// The kernel or its policy refuses.
-pub const KERNEL: u8 = 4;
+pub(crate) const KERNEL: u8 = 4;
 /// There is no such target.
-pub const NO_TARGET: u8 = 5;
+pub(crate) const NO_TARGET: u8 = 5;
 /// There is nothing to trace in the target.
-pub const NOTHING_TO_TRACE: u8 = 6;
+pub(crate) const NOTHING_TO_TRACE: u8 = 6;
 /// Done, but records were lost.
-pub const LOST: u8 = 7;
+pub(crate) const LOST: u8 = 7;
 
-/// The exit code of a failure.
-pub fn code_of(error: &anyhow::Error) -> ExitCode {
-    if let Some(error) = error.downcast_ref::<AttachError>() {
-        return attach_code(error).into();
+/// The exit code of a recording that ended as it should.
+pub(crate) const fn of_recording(lost: u64, undecoded: u64) -> u8 {
+    if lost == 0 && undecoded == 0 {
+        DONE
+    } else {
+        LOST
     }
-    if error.downcast_ref::<ScanError>().is_some() {
-        return NOTHING_TO_TRACE.into();
-    }
-    FAILURE.into()
 }
 
-fn attach_code(error: &AttachError) -> u8 {
+/// The exit code of a failure.
+pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<AttachError>() {
+        return of_attach(error);
+    }
+    if error.downcast_ref::<ScanError>().is_some() {
+        return NOTHING_TO_TRACE;
+    }
+    FAILURE
+}
+
+fn of_attach(error: &AttachError) -> u8 {
     match error {
         AttachError::NoProcess { .. }
         | AttachError::NotAProcess { .. }
@@ -59,17 +66,104 @@ fn attach_code(error: &AttachError) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use anyhow::Context as _;
+    use dial9_bpf_probes::plan::Probe;
+
     use super::*;
 
+    fn code(error: impl Into<anyhow::Error>) -> u8 {
+        of_failure(&error.into())
+    }
+
+    fn denied() -> io::Error {
+        io::ErrorKind::PermissionDenied.into()
+    }
+
     #[test]
-    fn causes_have_their_codes() {
-        let code = |error: AttachError| attach_code(&error);
+    fn a_target_that_is_not_there() {
         assert_eq!(code(AttachError::NoProcess { pid: 1 }), NO_TARGET);
         assert_eq!(code(AttachError::KernelThread { pid: 2 }), NO_TARGET);
-        assert_eq!(code(AttachError::Btf { reason: String::new() }), KERNEL);
-        assert_eq!(code(AttachError::RingBudget { bytes: 1, cpus: 2, least: 8192 }), USAGE);
-        assert_eq!(code(AttachError::Object { reason: String::new() }), FAILURE);
+        assert_eq!(
+            code(AttachError::NotAProcess { pid: 3, leader: 1 }),
+            NO_TARGET
+        );
+    }
+
+    #[test]
+    fn a_privilege_that_is_missing() {
         let missing = "CAP_BPF is missing".to_owned();
-        assert_eq!(code(AttachError::Forbidden { path: String::new(), missing }), PRIVILEGE);
+        let (path, doing) = (String::new(), String::new());
+        assert_eq!(
+            code(AttachError::Forbidden {
+                path,
+                missing: missing.clone()
+            }),
+            PRIVILEGE
+        );
+        assert_eq!(code(AttachError::Privilege { doing, missing }), PRIVILEGE);
+    }
+
+    #[test]
+    fn a_kernel_that_refuses() {
+        let reason = String::new();
+        assert_eq!(code(AttachError::Btf { reason }), KERNEL);
+        let doing = String::new();
+        let source = denied();
+        assert_eq!(code(AttachError::Kernel { doing, source }), KERNEL);
+        assert_eq!(
+            code(AttachError::Verifier {
+                program: "wake",
+                source: denied(),
+                log: String::new()
+            }),
+            KERNEL
+        );
+    }
+
+    /// With every capability a refusal is the policy's.
+    #[test]
+    fn a_link_that_is_denied() {
+        let error = AttachError::Link {
+            probe: Probe::Wake,
+            sites: 1,
+            pid: 1,
+            source: denied(),
+        };
+        let lacks = privilege::missing().is_some();
+        assert_eq!(code(error), if lacks { PRIVILEGE } else { KERNEL });
+    }
+
+    #[test]
+    fn usage_scan_and_our_own_failures() {
+        let budget = AttachError::RingBudget {
+            bytes: 1,
+            cpus: 2,
+            least: 8192,
+        };
+        assert_eq!(code(budget), USAGE);
+        let error = dial9_bpf_probes::scan(b"no program").expect_err("it is none");
+        assert_eq!(code(error), NOTHING_TO_TRACE);
+        let reason = String::new();
+        assert_eq!(code(AttachError::Object { reason }), FAILURE);
+        assert_eq!(code(denied()), FAILURE);
+    }
+
+    #[test]
+    fn what_was_being_done_does_not_change_the_code() {
+        let failed: Result<(), _> = Err(AttachError::NoProcess { pid: 1 });
+        let error = failed
+            .context("recording")
+            .context("the whole")
+            .unwrap_err();
+        assert_eq!(of_failure(&error), NO_TARGET);
+    }
+
+    #[test]
+    fn a_recording_is_done_or_has_lost_something() {
+        assert_eq!(of_recording(0, 0), DONE);
+        assert_eq!(of_recording(1, 0), LOST);
+        assert_eq!(of_recording(0, 1), LOST);
     }
 }

@@ -11,8 +11,11 @@ use dial9_bpf_trace::{
 };
 
 /// The segment's metadata.
-pub fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&str>) -> Metadata {
-    let file_name = target.path().file_name().map(|name| name.to_string_lossy().into_owned());
+pub(crate) fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&str>) -> Metadata {
+    let file_name = target
+        .path()
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
     let mut absent: Vec<(String, String)> = plan
         .misses
         .iter()
@@ -21,7 +24,11 @@ pub fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&str>) -> 
     absent.extend(cpu_time_behind.map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())));
     Metadata {
         service: file_name,
-        host: rustix::system::uname().nodename().to_str().ok().map(ToOwned::to_owned),
+        host: rustix::system::uname()
+            .nodename()
+            .to_str()
+            .ok()
+            .map(ToOwned::to_owned),
         boot_id: boot_id(target),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         available_parallelism: target.allowed_cpus().map(|cpus| cpus as usize),
@@ -37,7 +44,7 @@ pub fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&str>) -> 
 }
 
 /// The plan's vtables as the interpreter knows them, in the plan's order.
-pub fn task_types(plan: &Plan) -> Vec<TaskType> {
+pub(crate) fn task_types(plan: &Plan) -> Vec<TaskType> {
     let types = plan.vtables.iter().map(|vtable| TaskType {
         name: vtable.task_type.clone(),
         address: vtable.address,
@@ -50,9 +57,13 @@ pub fn task_types(plan: &Plan) -> Vec<TaskType> {
 ///
 /// # Errors
 /// [`AttachError`] when the target's mappings cannot be read.
-pub fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError> {
-    let Some(site) = plan.sites.first() else { return Ok(0) };
-    Ok(target.code_address(site.file_offset)?.wrapping_sub(site.address))
+pub(crate) fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError> {
+    let Some(site) = plan.sites.first() else {
+        return Ok(0);
+    };
+    Ok(target
+        .code_address(site.file_offset)?
+        .wrapping_sub(site.address))
 }
 
 /// One for each run of a process: four letters of its start time, and its pid

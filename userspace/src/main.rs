@@ -4,13 +4,17 @@
 //! the packages beside this one have those.
 
 mod args;
+mod budget;
 mod command;
 mod exit;
 mod identity;
 mod output;
 mod plan_report;
 mod recording;
+mod session;
 mod status;
+mod stdout;
+mod summary;
 
 use std::process::ExitCode;
 
@@ -23,11 +27,9 @@ fn main() -> ExitCode {
         Command::Attach(args) => command::attach::run(args),
         Command::Check(args) => command::check::run(args),
     };
-    match result {
-        Ok(code) => code.into(),
-        Err(error) => {
-            eprintln!("dial9-bpf: {error:#}");
-            exit::code_of(&error)
-        }
-    }
+    let code = result.unwrap_or_else(|error| {
+        eprintln!("dial9-bpf: {error:#}");
+        exit::of_failure(&error)
+    });
+    code.into()
 }

@@ -9,44 +9,44 @@ use std::{
 };
 
 use anyhow::Context as _;
-use dial9_bpf_trace::lock::DirectoryLock;
+use dial9_bpf_trace::{lock::DirectoryLock, segment::Owner};
 
 /// A directory that is ours for one target.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     dir: PathBuf,
-    is_ours: bool,
+    /// Directories that were made for it, outermost first.
+    made: Vec<PathBuf>,
     lock: Option<DirectoryLock>,
 }
 
 impl Output {
-    /// Makes the directory if it is absent, and locks it for the target.
+    /// Makes the directory for `owner` if it is absent, and locks it for the
+    /// target.
     ///
     /// # Errors
     /// With the cause, such as a read-only file system or another recording of
     /// the same target.
-    pub fn prepare(dir: &Path, pid: u32) -> anyhow::Result<Self> {
-        let is_ours = match fs::create_dir(dir) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(dir).with_context(|| cannot_make(dir))?;
-                true
-            }
-            Err(error) => return Err(error).with_context(|| cannot_make(dir)),
+    pub(crate) fn prepare(dir: &Path, pid: u32, owner: Owner) -> anyhow::Result<Self> {
+        let mut output = Self {
+            dir: dir.to_owned(),
+            made: Vec::new(),
+            lock: None,
         };
-        let lock = DirectoryLock::take(dir, pid)?;
-        Ok(Self { dir: dir.to_owned(), is_ours, lock: Some(lock) })
+        make(dir, owner, &mut output.made)
+            .with_context(|| format!("cannot make the output directory {}", dir.display()))?;
+        output.lock = Some(DirectoryLock::take(dir, pid)?);
+        Ok(output)
     }
 
     /// The directory.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Keeps the directory: it has a segment now.
-    pub fn keep(&mut self) {
-        self.is_ours = false;
+    pub(crate) fn keep(&mut self) {
+        self.made.clear();
     }
 }
 
@@ -54,12 +54,79 @@ impl Drop for Output {
     fn drop(&mut self) {
         // The lock's file goes with it, and leaves the directory empty.
         drop(self.lock.take());
-        if self.is_ours && let Err(error) = fs::remove_dir(&self.dir) {
-            eprintln!("{} stays: {error}", self.dir.display());
+        for dir in self.made.iter().rev() {
+            if let Err(error) = fs::remove_dir(dir) {
+                eprintln!("{} stays: {error}", dir.display());
+                break;
+            }
         }
     }
 }
 
-fn cannot_make(dir: &Path) -> String {
-    format!("cannot make the output directory {}", dir.display())
+/// Makes a directory and those above it that are absent, and notes which.
+fn make(dir: &Path, owner: Owner, made: &mut Vec<PathBuf>) -> io::Result<()> {
+    let mut created = owner.create_dir(dir);
+    if let (Err(error), Some(parent)) = (&created, dir.parent())
+        && error.kind() == io::ErrorKind::NotFound
+        && !parent.as_os_str().is_empty()
+    {
+        make(parent, owner, made)?;
+        created = owner.create_dir(dir);
+    }
+    match created {
+        Ok(()) => made.push(dir.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> tempfile::TempDir {
+        tempfile::tempdir().expect("there is room")
+    }
+
+    fn prepare(dir: &Path) -> anyhow::Result<Output> {
+        Output::prepare(dir, 42, Owner::default())
+    }
+
+    #[test]
+    fn what_was_made_goes_unless_it_is_kept() {
+        let scratch = scratch();
+        let outer = scratch.path().join("a");
+        let dir = outer.join("b/c");
+        drop(prepare(&dir).expect("it can be made"));
+        assert!(!outer.exists());
+        prepare(&dir).expect("it can be made").keep();
+        assert!(dir.exists());
+        drop(prepare(&dir).expect("it is there"));
+        assert!(dir.exists());
+    }
+
+    #[test]
+    fn a_failure_leaves_nothing_behind() {
+        let scratch = scratch();
+        let file = scratch.path().join("file");
+        fs::write(&file, "").expect("there is room");
+        for dir in [file.join("a/b"), file.clone()] {
+            assert!(prepare(&dir).is_err(), "{}", dir.display());
+        }
+        assert_eq!(fs::read_dir(scratch.path()).expect("ours").count(), 1);
+    }
+
+    #[test]
+    fn one_recording_of_a_target_at_a_time() {
+        let scratch = scratch();
+        let first = prepare(scratch.path()).expect("it is there");
+        let error = prepare(scratch.path()).expect_err("it is taken");
+        assert!(
+            error.to_string().contains("already being recorded"),
+            "{error}"
+        );
+        drop(first);
+        prepare(scratch.path()).expect("it is free");
+    }
 }

@@ -19,7 +19,7 @@ const CLASSES: [InstructionClass; 3] = [
 ];
 
 /// The whole report. `prices` is the reason where they could not be measured.
-pub fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> String {
+pub(crate) fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> String {
     let mut out = headline(target, plan);
     out.push('\n');
     out.push_str(&probes_table(plan));
@@ -27,7 +27,9 @@ pub fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> S
     for miss in &plan.misses {
         writeln!(out, "missing: {}: {}", miss.probe.name(), miss.reason).expect("to a string");
     }
-    out.push('\n');
+    if !plan.misses.is_empty() {
+        out.push('\n');
+    }
     match prices {
         Ok(prices) => {
             out.push_str(&price_table(&prices));
@@ -44,7 +46,7 @@ pub fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> S
 }
 
 /// Name of an instruction class in reports.
-pub const fn class_name(class: InstructionClass) -> &'static str {
+const fn class_name(class: InstructionClass) -> &'static str {
     match class {
         InstructionClass::Emulated => "emulated",
         InstructionClass::EmulatedStack => "emulated, stack",
@@ -54,7 +56,7 @@ pub const fn class_name(class: InstructionClass) -> &'static str {
 
 /// What one poll costs with its end and one wake, ns: every hit at the dearest
 /// class that its probe has in the plan.
-pub fn poll_cycle_ns(plan: &Plan, prices: &Prices) -> f64 {
+fn poll_cycle_ns(plan: &Plan, prices: &Prices) -> f64 {
     let dearest = |probe: Probe| {
         let classes = plan.sites.iter().filter(|site| site.probe == probe);
         let hits = classes.map(|site| prices.hit_ns(probe, site.class));
@@ -67,15 +69,24 @@ pub fn poll_cycle_ns(plan: &Plan, prices: &Prices) -> f64 {
 
 /// Breakpoints that one wake passes: where the sites are branches of a
 /// compare-exchange loop, two, of which one counts.
-pub fn traps_a_wake(plan: &Plan) -> u8 {
-    let branches =
-        plan.sites.iter().any(|site| site.probe == Probe::Wake && site.cookie.branch.is_some());
+pub(crate) fn traps_a_wake(plan: &Plan) -> u8 {
+    let branches = plan
+        .sites
+        .iter()
+        .any(|site| site.probe == Probe::Wake && site.cookie.branch.is_some());
     if branches { 2 } else { 1 }
 }
 
 fn headline(target: &Target, plan: &Plan) -> String {
-    let tokio = plan.tokio_version.as_deref().unwrap_or("of unknown version");
-    let symbols = if plan.has_symbols { "with symbols" } else { "without symbols" };
+    let tokio = plan
+        .tokio_version
+        .as_deref()
+        .unwrap_or("of unknown version");
+    let symbols = if plan.has_symbols {
+        "with symbols"
+    } else {
+        "without symbols"
+    };
     let build_id = plan.build_id.as_deref().unwrap_or("none");
     format!(
         "process {} ({}): Tokio {tokio}, {} task types, {symbols}, build id {build_id}\n",
@@ -86,23 +97,36 @@ fn headline(target: &Target, plan: &Plan) -> String {
 }
 
 fn probes_table(plan: &Plan) -> String {
-    let mut table = table(&["probe", "sites", "emulated", "emulated, stack", "single-stepped"]);
+    let mut table = table(&[
+        "probe",
+        "sites",
+        "emulated",
+        "emulated, stack",
+        "single-stepped",
+    ]);
     for probe in Probe::ALL {
         let of = |class| {
             let sites = plan.sites.iter().filter(|site| site.probe == probe);
             sites.filter(|site| site.class == class).count()
         };
         let counts = CLASSES.map(of);
-        let mut row = vec![probe.name().to_owned(), counts.iter().sum::<usize>().to_string()];
+        let mut row = vec![
+            probe.name().to_owned(),
+            counts.iter().sum::<usize>().to_string(),
+        ];
         row.extend(counts.map(|count| count.to_string()));
         table.add_row(row);
     }
     align_right(&mut table, 1);
-    format!("{table}\n")
+    text(&table)
 }
 
 fn price_table(prices: &Prices) -> String {
-    let mut table = table(&["a hit at an instruction that is", "ns", "ns with the task read"]);
+    let mut table = table(&[
+        "a hit at an instruction that is",
+        "ns",
+        "ns with the task's id",
+    ]);
     for class in CLASSES {
         table.add_row([
             class_name(class).to_owned(),
@@ -111,7 +135,7 @@ fn price_table(prices: &Prices) -> String {
         ]);
     }
     align_right(&mut table, 1);
-    format!("{table}\n")
+    text(&table)
 }
 
 fn rate_table(plan: &Plan, prices: &Prices) -> String {
@@ -123,14 +147,23 @@ fn rate_table(plan: &Plan, prices: &Prices) -> String {
     }
     align_right(&mut table, 0);
     format!(
-        "a poll with its end and one wake: {cycle_ns:.0} ns, measured on this machine\n{table}\n"
+        "a poll with its end and one wake: {cycle_ns:.0} ns, measured on this machine\n{}",
+        text(&table)
     )
 }
 
 fn sites_table(plan: &Plan) -> String {
     let mut table = table(&["probe", "offset", "class", "instruction", "function"]);
     for site in &plan.sites {
-        let Site { probe, file_offset, address: _, class, instruction, cookie: _, function } = site;
+        let Site {
+            probe,
+            file_offset,
+            address: _,
+            class,
+            instruction,
+            cookie: _,
+            function,
+        } = site;
         table.add_row([
             probe.name(),
             &format!("{file_offset:#x}"),
@@ -139,13 +172,18 @@ fn sites_table(plan: &Plan) -> String {
             function.as_deref().unwrap_or("-"),
         ]);
     }
-    format!("{table}\n")
+    text(&table)
 }
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     table
+}
+
+/// The table's lines, without the spaces that fill them up.
+fn text(table: &Table) -> String {
+    table.trim_fmt() + "\n"
 }
 
 /// Aligns every column from `first` on to the right.
@@ -156,11 +194,11 @@ fn align_right(table: &mut Table, first: usize) {
 }
 
 /// A number with its thousands apart: `12,345`.
-pub fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

@@ -3,6 +3,8 @@
 //! In: a tracer's rings, in passes. Out: a segment. Never: a wait, a symbol
 //! lookup, an allocation in steady state.
 
+use std::{fs, io, path::PathBuf};
+
 use dial9_bpf_abi::record::RecordKind;
 use dial9_bpf_attach::{AttachError, Tracer};
 use dial9_bpf_trace::{
@@ -25,7 +27,7 @@ const PASS_RECORDS: usize = 128 << 10;
 
 /// A recording in progress.
 #[derive(Debug)]
-pub struct Recording {
+pub(crate) struct Recording {
     segment: ActiveSegment,
     metadata: Metadata,
     sorter: Sorter,
@@ -41,7 +43,7 @@ pub struct Recording {
 
 impl Recording {
     /// A recording into a fresh segment.
-    pub fn new(segment: ActiveSegment, metadata: Metadata, locations: Locations) -> Self {
+    pub(crate) fn new(segment: ActiveSegment, metadata: Metadata, locations: Locations) -> Self {
         Self {
             segment,
             metadata,
@@ -56,23 +58,31 @@ impl Recording {
     }
 
     /// Counters since the start.
-    pub fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         self.interpreter.stats()
     }
 
     /// Records whose bytes did not decode.
-    pub fn undecoded(&self) -> u64 {
+    pub(crate) fn undecoded(&self) -> u64 {
         self.undecoded
     }
 
     /// Bytes of the segment so far.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.segment.bytes()
     }
 
     /// The file that holds what is recorded so far.
-    pub fn path(&self) -> std::path::PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.segment.path()
+    }
+
+    /// Removes the segment of a recording that did not begin.
+    ///
+    /// # Errors
+    /// The system's; the file stays.
+    pub(crate) fn discard(self) -> io::Result<()> {
+        fs::remove_file(self.segment.path())
     }
 
     /// Takes what is in the rings and encodes what is old enough that nothing
@@ -81,10 +91,14 @@ impl Recording {
     /// # Errors
     /// [`SegmentError`] when the segment cannot be written; its whole batches
     /// stay.
-    pub fn pass(&mut self, tracer: &mut Tracer) -> Result<bool, SegmentError> {
+    pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> Result<bool, SegmentError> {
         let began_ns = monotonic_ns();
         let is_empty = self.drain(tracer);
-        let watermark_ns = if is_empty { self.drained_ns } else { self.oldest_newest_ns() };
+        let watermark_ns = if is_empty {
+            self.drained_ns
+        } else {
+            self.oldest_newest_ns()
+        };
         self.release(watermark_ns)?;
         if is_empty {
             self.drained_ns = began_ns;
@@ -98,7 +112,7 @@ impl Recording {
     ///
     /// # Errors
     /// As [`Recording::pass`].
-    pub fn flush(&mut self) -> Result<(), SegmentError> {
+    pub(crate) fn flush(&mut self) -> Result<(), SegmentError> {
         if self.encoder.is_empty() {
             return Ok(());
         }
@@ -109,7 +123,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`AttachError`] when they cannot be read.
-    pub fn read_losses(&mut self, tracer: &Tracer) -> Result<u64, AttachError> {
+    pub(crate) fn read_losses(&mut self, tracer: &Tracer) -> Result<u64, AttachError> {
         let losses = tracer.losses()?;
         for loss in &losses {
             self.ledger.read(loss.cpu, loss.kind, loss.cause, loss.lost);
@@ -122,18 +136,31 @@ impl Recording {
     ///
     /// # Errors
     /// [`SegmentError`] or [`AttachError`], as above.
-    pub fn finish(&mut self, tracer: &mut Tracer) -> anyhow::Result<()> {
+    pub(crate) fn finish(&mut self, tracer: &mut Tracer) -> anyhow::Result<()> {
         while !self.drain(tracer) {
             self.release(self.oldest_newest_ns())?;
         }
         self.release(u64::MAX)?;
         let lost = self.read_losses(tracer)?;
-        let gaps = if lost > 0 { tracer.pending_gaps()? } else { Vec::new() };
+        let gaps = if lost > 0 {
+            tracer.pending_gaps()?
+        } else {
+            Vec::new()
+        };
         let gaps: Vec<OpenGap> = gaps
             .iter()
-            .map(|gap| OpenGap { tid: gap.tid, since_ns: gap.since_ns, lost: gap.lost })
+            .map(|gap| OpenGap {
+                tid: gap.tid,
+                since_ns: gap.since_ns,
+                lost: gap.lost,
+            })
             .collect();
-        let Self { interpreter, encoder, segment, .. } = self;
+        let Self {
+            interpreter,
+            encoder,
+            segment,
+            ..
+        } = self;
         let mut written = Ok(());
         interpreter.finish(monotonic_ns(), &gaps, &mut |event, locations| {
             encode(event, locations, encoder, segment, &mut written);
@@ -147,7 +174,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`SegmentError`]; the active file stays, with every whole batch.
-    pub fn seal(mut self) -> Result<SealedSegment, SegmentError> {
+    pub(crate) fn seal(mut self) -> Result<SealedSegment, SegmentError> {
         let losses = self.ledger.close_segment();
         self.segment.seal(Seal {
             metadata: &self.metadata,
@@ -160,7 +187,12 @@ impl Recording {
     }
 
     fn drain(&mut self, tracer: &mut Tracer) -> bool {
-        let Self { sorter, undecoded, newest_ns, .. } = self;
+        let Self {
+            sorter,
+            undecoded,
+            newest_ns,
+            ..
+        } = self;
         newest_ns.fill(0);
         let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
         tracer.rings().drain(limit_each, |cpu, bytes| {
@@ -185,7 +217,13 @@ impl Recording {
     }
 
     fn release(&mut self, watermark_ns: u64) -> Result<(), SegmentError> {
-        let Self { sorter, interpreter, encoder, segment, .. } = self;
+        let Self {
+            sorter,
+            interpreter,
+            encoder,
+            segment,
+            ..
+        } = self;
         let mut written = Ok(());
         sorter.release(watermark_ns, |record| {
             interpreter.record(record, &mut |event, locations| {

@@ -7,11 +7,8 @@
 use std::{
     io,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
 };
 
 use anyhow::Context as _;
@@ -22,76 +19,60 @@ use dial9_bpf_trace::{
     location::Locations,
     segment::{ActiveSegment, Owner},
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    args::AttachArgs,
-    exit,
-    identity,
-    output::Output,
-    plan_report,
-    recording::Recording,
-    status::{self, Cost, Snapshot, Summary},
+    args::AttachArgs, budget, exit, identity, output::Output, plan_report, recording::Recording,
+    session::Session, status::Cost, stdout,
 };
-
-/// Time between two passes over the rings. The rings never wake us: a wake-up
-/// costs the target microseconds a hit, a timer nothing.
-const PASS_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between two status lines.
-const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Why a recording ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Interrupted,
-    DurationOver,
-    TargetExited,
-    TargetExecuted,
-}
-
-impl End {
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Interrupted => "interrupted",
-            Self::DurationOver => "the duration is over",
-            Self::TargetExited => "the target exited",
-            Self::TargetExecuted => "the target executed another program",
-        }
-    }
-}
 
 /// Runs the subcommand; the value is the exit code.
 ///
+/// The order of the steps is that of the exit codes: of several reasons to
+/// fail, the one with the lowest code is met first.
+///
 /// # Errors
-/// Whatever `exit::code_of` has a code for.
-pub fn run(args: &AttachArgs) -> anyhow::Result<u8> {
-    let pid = args.pid.get();
+/// Whatever `exit::of_failure` has a code for.
+pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     if args.dry_run {
         return dry_run(args);
     }
-    let mut output = Output::prepare(&args.output, pid)?;
+    let pid = args.pid.get();
+    let owner = Owner::behind_sudo();
+    // First, so that an interrupted start leaves nothing behind either.
+    let stop = stop_flag()?;
+    let mut output = Output::prepare(&args.output, pid, owner)?;
+    budget::check(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
     let target = Target::open(pid)?;
     let plan = plan_of(&target, args)?;
     let prices = Prices::measure(abilities).ok();
-    let mut tracer =
-        Tracer::load(&target, Options { ring_bytes: args.ring_bytes, abilities })?;
-    let stop = stop_flag()?;
-    let mut session = Session::begin(&target, &plan, output.dir(), prices, &tracer)?;
+    let options = Options {
+        ring_bytes: args.ring_bytes,
+        abilities,
+    };
+    let mut tracer = Tracer::load(&target, options)?;
+    let recording = recording_of(&target, &plan, &tracer, output.dir(), owner)?;
+    let began = match attach(&mut tracer, &target, &plan) {
+        Ok(began) => began,
+        Err(error) => {
+            recording.discard()?;
+            return Err(error.into());
+        }
+    };
     output.keep();
-    announce(&target, &plan, &mut tracer)?;
-    let end = session.record(&mut tracer, &stop, args.duration);
-    tracer.detach();
-    session.finish(&mut tracer, end)
+    let cost = prices.map(|prices| Cost::new(&plan, &prices));
+    Session::new(&target, recording, cost, began).run(&mut tracer, &stop, args.duration)
 }
 
+/// Needs no privilege but to read the target.
 fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
+    budget::check(args.ring_bytes)?;
     let target = Target::open(args.pid.get())?;
     let plan = plan_of(&target, args)?;
     let prices = Abilities::probe(None)
         .and_then(Prices::measure)
         .map_err(|error| error.to_string());
-    print!("{}", plan_report::render(&target, &plan, prices));
+    stdout::print(&plan_report::render(&target, &plan, prices))?;
     Ok(exit::DONE)
 }
 
@@ -99,24 +80,44 @@ fn plan_of(target: &Target, args: &AttachArgs) -> anyhow::Result<Plan> {
     let bytes = target.read_executable()?;
     let plan = dial9_bpf_probes::scan(&bytes)
         .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
-    Ok(if args.no_single_step { plan.without_single_step() } else { plan })
+    Ok(if args.no_single_step {
+        plan.without_single_step()
+    } else {
+        plan
+    })
 }
 
-/// Attaches, and says so.
-fn announce(target: &Target, plan: &Plan, tracer: &mut Tracer) -> Result<(), AttachError> {
-    let began = Instant::now();
+/// A recording with a segment that begins now.
+fn recording_of(
+    target: &Target,
+    plan: &Plan,
+    tracer: &Tracer,
+    dir: &Path,
+    owner: Owner,
+) -> anyhow::Result<Recording> {
+    let load_bias = identity::load_bias(target, plan)?;
+    let locations = Locations::new(&identity::task_types(plan), load_bias);
+    let metadata = identity::metadata(target, plan, tracer.cpu_time_behind());
+    let segment = ActiveSegment::create(dir, owner, &metadata, Anchor::read())?;
+    Ok(Recording::new(segment, metadata, locations))
+}
+
+/// Attaches, and says so; the value is when the links were live.
+fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, AttachError> {
+    let tried = Instant::now();
     tracer.attach(target, plan)?;
+    let began = Instant::now();
     eprintln!(
         "attached to process {} ({}): {} sites in {} ms",
         target.pid(),
         target.path().display(),
         plan.sites.len(),
-        began.elapsed().as_millis()
+        began.duration_since(tried).as_millis()
     );
     for miss in &plan.misses {
-        eprintln!("absent: {}: {}", miss.probe.name(), miss.reason);
+        eprintln!("missing: {}: {}", miss.probe.name(), miss.reason);
     }
-    Ok(())
+    Ok(began)
 }
 
 /// Set by Ctrl-C and by SIGTERM.
@@ -126,125 +127,4 @@ fn stop_flag() -> io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
-}
-
-/// One recording of one target.
-struct Session<'a> {
-    target: &'a Target,
-    recording: Recording,
-    cost: Option<Cost>,
-    began: Instant,
-    lost: u64,
-}
-
-impl<'a> Session<'a> {
-    fn begin(
-        target: &'a Target,
-        plan: &Plan,
-        dir: &Path,
-        prices: Option<Prices>,
-        tracer: &Tracer,
-    ) -> anyhow::Result<Self> {
-        let metadata = identity::metadata(target, plan, tracer.cpu_time_behind());
-        let segment =
-            ActiveSegment::create(dir, Owner::behind_sudo(), &metadata, Anchor::read())?;
-        let locations = Locations::new(&identity::task_types(plan), identity::load_bias(target, plan)?);
-        Ok(Self {
-            target,
-            recording: Recording::new(segment, metadata, locations),
-            cost: prices.map(|prices| Cost::new(plan, &prices)),
-            began: Instant::now(),
-            lost: 0,
-        })
-    }
-
-    /// Passes over the rings until the end.
-    ///
-    /// # Errors
-    /// When the segment cannot be written.
-    fn record(
-        &mut self,
-        tracer: &mut Tracer,
-        stop: &AtomicBool,
-        duration: Option<Duration>,
-    ) -> anyhow::Result<End> {
-        let mut before = self.snapshot();
-        loop {
-            let is_empty = self.recording.pass(tracer)?;
-            let elapsed = self.began.elapsed();
-            if elapsed >= before.elapsed + STATUS_INTERVAL {
-                self.recording.flush()?;
-                self.lost = self.recording.read_losses(tracer)?;
-                let now = self.snapshot();
-                eprintln!("{}", status::line(&before, &now));
-                before = now;
-                if !self.target.is_same() && !has_exited(self.target, Duration::ZERO) {
-                    return Ok(End::TargetExecuted);
-                }
-            }
-            if stop.load(Ordering::Relaxed) {
-                return Ok(End::Interrupted);
-            }
-            if duration.is_some_and(|duration| elapsed >= duration) {
-                return Ok(End::DurationOver);
-            }
-            if is_empty && has_exited(self.target, PASS_INTERVAL) {
-                return Ok(End::TargetExited);
-            }
-        }
-    }
-
-    /// Seals and sums up; the value is the exit code.
-    ///
-    /// # Errors
-    /// When the recording failed, or its end cannot be written.
-    fn finish(mut self, tracer: &mut Tracer, end: anyhow::Result<End>) -> anyhow::Result<u8> {
-        let kept = format!("what was recorded is in {}", self.recording.path().display());
-        let end = end.with_context(|| kept.clone())?;
-        self.recording.finish(tracer).with_context(|| kept.clone())?;
-        self.lost = self.recording.read_losses(tracer)?;
-        let (stats, undecoded) = (*self.recording.stats(), self.recording.undecoded());
-        let mut snapshot = self.snapshot();
-        let sealed = self.recording.seal().with_context(|| kept)?;
-        snapshot.bytes = sealed.bytes;
-        let (file, compressed_bytes, failure) = match sealed.compress() {
-            Ok(compressed) => (compressed.path, Some(compressed.bytes), None),
-            Err(error) => (error.segment.path.clone(), None, Some(error)),
-        };
-        let summary = Summary {
-            target: self.target,
-            end: snapshot,
-            reason: end.reason(),
-            stats: &stats,
-            undecoded,
-            file: file.display().to_string(),
-            compressed_bytes,
-        };
-        print!("{}", summary.render());
-        if let Some(error) = failure {
-            return Err(error.into());
-        }
-        let is_whole = self.lost == 0 && undecoded == 0;
-        Ok(if is_whole { exit::DONE } else { exit::LOST })
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let stats = self.recording.stats();
-        Snapshot {
-            elapsed: self.began.elapsed(),
-            events: stats.events.total(),
-            lost: self.lost,
-            bytes: self.recording.bytes(),
-            paid: self.cost.map(|cost| cost.of(&stats.records)),
-        }
-    }
-}
-
-/// Waits for the target's end, at most `timeout`.
-fn has_exited(target: &Target, timeout: Duration) -> bool {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
-    let pidfd = target.pidfd();
-    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    // A signal ends the wait early: the caller looks at its flag.
-    matches!(poll(&mut fds, Some(&timeout)), Ok(1))
 }

@@ -1,0 +1,242 @@
+//! What a recording has got and cost, at its end.
+//!
+//! In: counters. Out: a table. Never: an alarm about what is normal.
+
+use std::{fmt::Write as _, path::Path};
+
+use bytesize::ByteSize;
+use dial9_bpf_trace::stats::{EventCounts, Stats};
+
+use crate::{
+    plan_report::thousands,
+    status::{Snapshot, float, percent_of},
+};
+
+/// The end of a recording.
+#[derive(Debug)]
+pub(crate) struct Summary<'a> {
+    /// The target.
+    pub(crate) pid: u32,
+    /// Its executable.
+    pub(crate) executable: &'a Path,
+    /// The last moment.
+    pub(crate) end: Snapshot,
+    /// Why it ended.
+    pub(crate) reason: &'a str,
+    /// Everything that was counted.
+    pub(crate) stats: &'a Stats,
+    /// Records whose bytes did not decode.
+    pub(crate) undecoded: u64,
+    /// The file.
+    pub(crate) file: &'a Path,
+    /// Size of the file where it is compressed, bytes.
+    pub(crate) compressed_bytes: Option<u64>,
+}
+
+impl Summary<'_> {
+    /// The summary as text.
+    pub(crate) fn render(&self) -> String {
+        let mut out = format!(
+            "recorded process {} ({}) for {:.1} s: {}\n",
+            self.pid,
+            self.executable.display(),
+            self.end.elapsed.as_secs_f64(),
+            self.reason
+        );
+        for (name, count) in event_rows(&self.stats.events) {
+            row(&mut out, name, &thousands(count));
+        }
+        row(&mut out, "lost", &thousands(self.end.lost));
+        for (name, count) in notable(self.stats, self.undecoded) {
+            row(&mut out, name, &thousands(count));
+        }
+        if let Some(text) = no_event(self.stats) {
+            row(&mut out, "hits that are no event", &text);
+        }
+        if let Some(text) = cost(&self.end) {
+            row(&mut out, "cost", &text);
+        }
+        let sizes = sizes(&self.end, self.compressed_bytes);
+        row(&mut out, "segment", &self.file.display().to_string());
+        row(&mut out, "size", &sizes);
+        out
+    }
+}
+
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 10] {
+    [
+        ("events", events.total()),
+        ("poll starts", events.poll_start),
+        ("poll ends", events.poll_end),
+        ("wakes", events.wake),
+        ("spawns", events.spawn),
+        ("ends of tasks", events.terminate),
+        ("parks", events.park),
+        ("unparks", events.unpark),
+        ("blocking tasks", events.blocking),
+        ("gaps", events.gap),
+    ]
+}
+
+/// What a reader should know of, where it happened.
+fn notable(stats: &Stats, undecoded: u64) -> impl Iterator<Item = (&'static str, u64)> {
+    let rows = [
+        ("undecoded", undecoded),
+        ("unended polls", stats.unended_polls),
+        ("polls cut by gaps", stats.polls_cut_by_gap),
+        ("out of order", stats.out_of_order),
+    ];
+    rows.into_iter().filter(|(_, count)| *count > 0)
+}
+
+/// Hits that stand for nothing: of other code that runs the instruction too, or
+/// the end of a poll of which the start was not probed, as while detaching.
+/// Nothing is lost.
+fn no_event(stats: &Stats) -> Option<String> {
+    let count = stats.stray_ends + stats.dropped_unpaired;
+    (count > 0).then(|| {
+        format!(
+            "{} (other code at the instruction, or a poll that began unseen)",
+            thousands(count)
+        )
+    })
+}
+
+fn cost(end: &Snapshot) -> Option<String> {
+    end.paid.map(|paid| {
+        let percent = percent_of(paid, end.elapsed);
+        format!(
+            "about {:.3} s of CPU, {percent:.1} % of a core",
+            paid.as_secs_f64()
+        )
+    })
+}
+
+fn sizes(end: &Snapshot, compressed_bytes: Option<u64>) -> String {
+    let size = |bytes: u64| {
+        let per_event = float(bytes) / float(end.events.max(1));
+        format!("{}, {per_event:.1} bytes/event", ByteSize(bytes))
+    };
+    match compressed_bytes {
+        Some(bytes) => format!("{}; {} raw", size(bytes), size(end.bytes)),
+        None => format!("{} raw", size(end.bytes)),
+    }
+}
+
+fn row(out: &mut String, name: &str, value: &str) {
+    writeln!(out, "  {name:<23} {value}").expect("to a string");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn events() -> EventCounts {
+        EventCounts {
+            poll_start: 500_000,
+            poll_end: 500_000,
+            park: 20_000,
+            unpark: 20_000,
+            spawn: 40,
+            terminate: 30,
+            wake: 208_930,
+            blocking: 1_000,
+            gap: 0,
+        }
+    }
+
+    fn summary(stats: &Stats) -> Summary<'_> {
+        Summary {
+            pid: 42,
+            executable: Path::new("/srv/app"),
+            end: Snapshot {
+                elapsed: Duration::from_millis(5_004),
+                events: stats.events.total(),
+                lost: 0,
+                bytes: 10 << 20,
+                paid: Some(Duration::from_millis(250)),
+            },
+            reason: "the duration is over",
+            stats,
+            undecoded: 0,
+            file: Path::new("dial9-traces/trace.0.bin.gz"),
+            compressed_bytes: Some(3 << 20),
+        }
+    }
+
+    #[test]
+    fn a_recording_without_a_loss() {
+        let stats = Stats {
+            events: events(),
+            stray_ends: 1_200,
+            dropped_unpaired: 34,
+            ..Stats::default()
+        };
+        insta::assert_snapshot!(summary(&stats).render(), @r"
+        recorded process 42 (/srv/app) for 5.0 s: the duration is over
+          events                  1,250,000
+          poll starts             500,000
+          poll ends               500,000
+          wakes                   208,930
+          spawns                  40
+          ends of tasks           30
+          parks                   20,000
+          unparks                 20,000
+          blocking tasks          1,000
+          gaps                    0
+          lost                    0
+          hits that are no event  1,234 (other code at the instruction, or a poll that began unseen)
+          cost                    about 0.250 s of CPU, 5.0 % of a core
+          segment                 dial9-traces/trace.0.bin.gz
+          size                    3.0 MiB, 2.5 bytes/event; 10.0 MiB, 8.4 bytes/event raw
+        ");
+    }
+
+    #[test]
+    fn whatever_is_amiss_has_a_row() {
+        let stats = Stats {
+            events: EventCounts { gap: 9, ..events() },
+            unended_polls: 1,
+            polls_cut_by_gap: 2,
+            out_of_order: 3,
+            ..Stats::default()
+        };
+        let mut summary = summary(&stats);
+        summary.undecoded = 4;
+        summary.end.lost = 5_678;
+        summary.end.paid = None;
+        summary.file = Path::new("dial9-traces/trace.0.bin");
+        summary.compressed_bytes = None;
+        insta::assert_snapshot!(summary.render(), @r"
+        recorded process 42 (/srv/app) for 5.0 s: the duration is over
+          events                  1,250,009
+          poll starts             500,000
+          poll ends               500,000
+          wakes                   208,930
+          spawns                  40
+          ends of tasks           30
+          parks                   20,000
+          unparks                 20,000
+          blocking tasks          1,000
+          gaps                    9
+          lost                    5,678
+          undecoded               4
+          unended polls           1
+          polls cut by gaps       2
+          out of order            3
+          segment                 dial9-traces/trace.0.bin
+          size                    10.0 MiB, 8.4 bytes/event raw
+        ");
+    }
+
+    #[test]
+    fn nothing_recorded_is_no_failure() {
+        let stats = Stats::default();
+        let mut summary = summary(&stats);
+        summary.end = Snapshot::default();
+        summary.compressed_bytes = Some(0);
+        assert!(summary.render().contains("0 B, 0.0 bytes/event; 0 B"));
+    }
+}
