@@ -223,6 +223,25 @@ fn root_without_the_capabilities() {
     assert!(program.exit().success());
 }
 
+/// `uprobe_multi` links (Linux 6.6) need two capabilities and no more.
+#[test]
+fn root_without_cap_sys_admin_may() {
+    require_root();
+    let output = output_dir();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    let without = ["setpriv", "--bounding-set=-sys_admin"];
+    let tracer = Attach::to(program.pid(), output.path())
+        .under(&without)
+        .attached();
+    program.ask("load", "loaded");
+    program.wait_for_progress(100);
+    program.ask("rest", "resting");
+    tracer.interrupt().expect(0);
+    Facts::of_dir(output.path())
+        .expect_lossless()
+        .expect_sound();
+}
+
 #[test]
 fn a_folder_that_cannot_be_written() {
     require_root();
