@@ -10,7 +10,7 @@ use aya_ebpf::{
 use dial9_bpf_abi::{
     cookie,
     loss::LossCause,
-    record::{FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord},
+    record::{FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord},
 };
 
 use crate::{
@@ -135,7 +135,8 @@ fn task_event(
         hit.lose(LossCause::UserFault);
         return 0;
     };
-    hit.emit::<TaskRecord>(0, |record| {
+    let flags = if cookie::is_blocking(cookie) { FLAG_BLOCKING } else { 0 };
+    hit.emit::<TaskRecord>(flags, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).task_id).write(task_id) }
     });

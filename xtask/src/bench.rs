@@ -3,7 +3,7 @@
 //! In: this machine. Out: one table for the kernel side and one for userspace;
 //! the method is printed with each.
 
-use std::path::{self, Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -15,9 +15,12 @@ pub(crate) struct Args {
     /// Only this part
     #[arg(long)]
     only: Option<Part>,
-    /// Records for the userspace part, as the ring gave them; synthetic without
-    #[arg(long, value_name = "FILE")]
-    dump: Option<PathBuf>,
+    /// Interleaved rounds of the kernel part
+    #[arg(long, default_value_t = 40)]
+    rounds: u32,
+    /// Records of the demo server that the userspace part works on
+    #[arg(long, default_value_t = 10_000_000)]
+    records: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,44 +33,41 @@ enum Part {
 
 /// The verb.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    build_ebpf::ensure()?;
-    if args.only != Some(Part::Kernel) {
-        userspace(args.dump.as_deref())?;
+    if !shell::is_root() {
+        bail!("bench attaches to programs of its own, which needs root");
     }
+    build_ebpf::ensure()?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    shell::run(shell::cargo_apart("build", "demo").arg("--release"))?;
     if args.only != Some(Part::Userspace) {
-        kernel()?;
+        kernel(args.rounds)?;
+    }
+    if args.only != Some(Part::Kernel) {
+        userspace(args.records)?;
     }
     Ok(())
 }
 
-fn userspace(dump: Option<&Path>) -> Result<()> {
-    let mut command = shell::cargo();
-    command.args([
-        "bench",
-        "--package",
-        "dial9-bpf-trace",
-        "--bench",
-        "pipeline",
-    ]);
-    if let Some(dump) = dump {
-        // The bench runs in the folder of its package.
-        let dump = path::absolute(dump)?;
-        command.args(["--", "--dump"]).arg(dump);
-    }
-    shell::run(&mut command)
+fn kernel(rounds: u32) -> Result<()> {
+    shell::run(bench("dial9-bpf-integration", "price").args(["--rounds", &rounds.to_string()]))
 }
 
-/// It attaches to programs of its own, which root may.
-fn kernel() -> Result<()> {
-    if !shell::is_root() {
-        bail!("the kernel part needs root");
-    }
-    shell::run(shell::cargo().args([
-        "run",
-        "--release",
-        "--package",
-        "dial9-bpf-integration",
-        "--bin",
-        "price",
-    ]))
+/// The line from ring bytes to batches, on what the demo's rings gave.
+fn userspace(records: u64) -> Result<()> {
+    let dump = shell::root().join("target/demo.dump");
+    record(&dump, records)?;
+    let piped = shell::run(bench("dial9-bpf-trace", "pipeline").arg("--dump").arg(&dump));
+    std::fs::remove_file(&dump)?;
+    piped
+}
+
+fn record(dump: &Path, records: u64) -> Result<()> {
+    shell::run(bench("dial9-bpf-integration", "demo_dump").arg(dump).arg(records.to_string()))
+}
+
+/// `cargo bench` of one bench, up to and with the `--`.
+fn bench(package: &str, bench: &str) -> std::process::Command {
+    let mut command = shell::cargo();
+    command.args(["bench", "--package", package, "--bench", bench, "--"]);
+    command
 }

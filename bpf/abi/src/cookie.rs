@@ -121,7 +121,7 @@ impl Cookie {
             } else {
                 None
             },
-            blocking: word >> 59 & 1 == 1,
+            blocking: is_blocking(word),
             remembers: remembers(word),
         }
     }
@@ -150,6 +150,11 @@ pub const fn header(word: u64) -> u8 {
 /// Whether a packed cookie says that the vtable has to be read.
 pub const fn is_shared(word: u64) -> bool {
     word >> 52 & 1 == 1
+}
+
+/// Whether a packed cookie is of closures of the blocking pool.
+pub const fn is_blocking(word: u64) -> bool {
+    word >> 59 & 1 == 1
 }
 
 /// Whether a packed cookie lets task ids be remembered.

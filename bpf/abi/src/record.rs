@@ -63,6 +63,8 @@ pub const FLAG_VTABLE_ADDRESS: u16 = 1;
 pub const FLAG_CPU_BEHIND: u16 = 2;
 /// [`Gap`] stands for every thread: two threads shared one slot.
 pub const FLAG_GAP_ALL_THREADS: u16 = 4;
+/// The task of a `TERMINATE` record is a closure of the blocking pool.
+pub const FLAG_BLOCKING: u16 = 8;
 
 /// The first 16 bytes of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -65,6 +65,15 @@ impl Abilities {
     }
 }
 
+impl Abilities {
+    /// The same without sleepable programs, which are a little cheaper and can
+    /// fault a page of the target in: what kernels before 6.0 have.
+    #[must_use]
+    pub fn without_sleeping(self) -> Self {
+        Self { sleepable: false, ..self }
+    }
+}
+
 /// Loads a program that does nothing.
 pub(crate) fn load_empty(link: LinkKind, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
     // r0 = 0; exit (Documentation/bpf/standardization/instruction-set.rst).

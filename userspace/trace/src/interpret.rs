@@ -12,7 +12,7 @@
 //! thread's worker loop, which is a closure of the blocking pool, has ended.
 
 use dial9_bpf_abi::record::{
-    FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart, RecordHeader, Spawn,
+    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart, RecordHeader, Spawn,
     TaskRecord,
 };
 
@@ -282,6 +282,10 @@ impl Interpreter {
         if task_id == 0 {
             out.stats.zero_tasks += 1;
             return;
+        }
+        if header.flags & FLAG_BLOCKING != 0 {
+            // Its start may be older than the attach, or lost.
+            (self.tasks).block(task_id, header.ts_ns, LocationId::UNKNOWN_TYPE);
         }
         match self.tasks.end(task_id, header.ts_ns) {
             Sighting::Known => {}

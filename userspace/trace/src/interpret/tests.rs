@@ -1,4 +1,4 @@
-use dial9_bpf_abi::record::RecordKind;
+use dial9_bpf_abi::record::{FLAG_BLOCKING, RecordKind};
 
 use super::*;
 use crate::location::TaskType;
@@ -89,6 +89,12 @@ impl Bench {
 
     fn terminate(&mut self, tid: u32, ts: u64, task_id: u64) -> &mut Self {
         let header = header(RecordKind::TERMINATE, tid, ts);
+        self.feed(Record::Terminate(TaskRecord { header, task_id }))
+    }
+
+    fn terminate_blocking(&mut self, tid: u32, ts: u64, task_id: u64) -> &mut Self {
+        let mut header = header(RecordKind::TERMINATE, tid, ts);
+        header.flags = FLAG_BLOCKING;
         self.feed(Record::Terminate(TaskRecord { header, task_id }))
     }
 

@@ -104,6 +104,15 @@ fn a_blocking_task_is_a_span_and_leaves_no_thread_behind() {
 }
 
 #[test]
+fn the_end_of_a_blocking_task_that_began_before_is_no_tasks_end() {
+    let mut bench = Bench::new();
+    bench.terminate_blocking(20, 4, 9).end(20, 5, 100).rotate();
+    bench.expect(&[]);
+    assert_eq!(bench.stats().blocking_terminates, 1);
+    assert_eq!(bench.stats().stray_ends, 1);
+}
+
+#[test]
 fn a_workers_own_loop_is_not_a_blocking_task() {
     let mut bench = Bench::new();
     bench
