@@ -4,13 +4,10 @@
 //! as root: `cargo xtask bench` runs it and gives FILE to the pipeline bench.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
-mod demo;
-
 use std::{fs::File, io::BufWriter, thread, time::Duration};
 
-use demo::Demo;
 use dial9_bpf_attach::{Abilities, Options, Target, Tracer};
-use dial9_bpf_integration::require_root;
+use dial9_bpf_integration::{demo::Demo, require_root};
 use dial9_bpf_trace::dump::RecordDump;
 
 /// Records when no number is given.

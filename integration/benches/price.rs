@@ -8,13 +8,10 @@
 //! unprobed cycle of the same round.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
-mod demo;
-
 use std::time::Instant;
 
-use demo::Demo;
 use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::Baseline};
-use dial9_bpf_integration::{Attach, Build, TestProgram, output_dir, require_root};
+use dial9_bpf_integration::{Attach, Build, TestProgram, demo::Demo, output_dir, require_root};
 use dial9_bpf_probes::plan::{Plan, Probe, Site};
 use rustix::{
     process::Pid,
@@ -88,7 +85,7 @@ struct Bench {
 
 impl Bench {
     fn start() -> Self {
-        let mut program = TestProgram::start("cycle", Build::Plain);
+        let program = TestProgram::start("cycle", Build::Plain);
         for thread in threads(program.pid()) {
             pin(Some(thread), TARGET_CPU);
         }

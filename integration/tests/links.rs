@@ -38,7 +38,9 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         abilities,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
-    tracer.attach(&target, &plan).expect("it can be attached to");
+    tracer
+        .attach(&target, &plan)
+        .expect("it can be attached to");
     if let Some(link) = link {
         assert_eq!(tracer.link_kind(), link);
     }

@@ -4,7 +4,6 @@
 //! the packages beside this one have those.
 
 mod args;
-mod budget;
 mod command;
 mod exit;
 mod identity;

@@ -70,7 +70,10 @@ impl Abilities {
     /// fault a page of the target in: what kernels before 6.0 have.
     #[must_use]
     pub fn without_sleeping(self) -> Self {
-        Self { sleepable: false, ..self }
+        Self {
+            sleepable: false,
+            ..self
+        }
     }
 }
 

@@ -10,6 +10,16 @@ use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 
 use crate::{AttachError, program::refused};
 
+/// Whether a budget gives every CPU that is online a page.
+///
+/// # Errors
+/// [`AttachError::RingBudget`] when it does not, [`AttachError::Proc`] when the
+/// CPUs are not known.
+pub fn check_budget(budget_bytes: u64) -> Result<(), AttachError> {
+    let cpus = online_cpus()?.len();
+    ring_bytes(budget_bytes, cpus, rustix::param::page_size()).map(|_| ())
+}
+
 /// The rings of all online CPUs.
 #[derive(Debug)]
 pub struct Rings {
@@ -33,10 +43,7 @@ impl Rings {
     /// [`AttachError::RingBudget`] when that is less than a page for each CPU;
     /// otherwise what the kernel answered.
     pub(crate) fn create(outer: &mut Map, budget_bytes: u64) -> Result<Self, AttachError> {
-        let cpus = aya::util::online_cpus().map_err(|(path, source)| AttachError::Proc {
-            path: path.to_owned(),
-            source,
-        })?;
+        let cpus = online_cpus()?;
         let bytes_each = ring_bytes(budget_bytes, cpus.len(), rustix::param::page_size())?;
         let mut outer: ArrayOfMaps<&mut MapData, RingBuf<MapData>> =
             ArrayOfMaps::try_from(outer).map_err(|error| map_refused(&error))?;
@@ -77,6 +84,13 @@ impl Rings {
     pub fn count(&self) -> usize {
         self.rings.len()
     }
+}
+
+fn online_cpus() -> Result<Vec<u32>, AttachError> {
+    aya::util::online_cpus().map_err(|(path, source)| AttachError::Proc {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn create_ring(bytes: u32) -> Result<RingBuf<MapData>, MapError> {

@@ -84,6 +84,8 @@ pub struct Tracer {
     abilities: Abilities,
     cpu_time_behind: Option<String>,
     was_attached: bool,
+    /// The process whose hits the filter lets through; 0 before the first.
+    target_pid: u32,
 }
 
 impl Tracer {
@@ -101,7 +103,6 @@ impl Tracer {
         let offsets = TaskOffsets::of_running_kernel()?;
         let mut ebpf = load_maps(target, abilities, offsets)?;
         let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, ring_bytes)?;
-        mark_target(&mut ebpf, target.pid())?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let programs = Probe::ALL
             .into_iter()
@@ -118,10 +119,12 @@ impl Tracer {
             abilities,
             cpu_time_behind,
             was_attached: false,
+            target_pid: 0,
         })
     }
 
-    /// Attaches to every site of the plan, or to none.
+    /// Attaches to every site of the plan, or to none. Hits count from the
+    /// moment when all are live.
     ///
     /// # Errors
     /// [`AttachError::NoProcess`] when the target ended meanwhile,
@@ -154,14 +157,31 @@ impl Tracer {
             })?);
         }
         self.links = links;
-        Ok(())
+        self.target_pid = target.pid();
+        self.filter(true)
     }
 
-    /// Detaches; the rings keep what they hold.
+    /// Ends the hits, all at one moment, then detaches, which takes a while;
+    /// the rings keep what they hold.
     pub fn detach(&mut self) {
+        // A filter that cannot be written lets hits through until the last link
+        // is gone: then the end is not one moment, and nothing else is wrong.
+        let _ = self.filter(false);
         while let Some(links) = self.links.pop() {
             drop(links);
         }
+    }
+
+    /// Lets the target's hits through the filter, or stops them: with one word,
+    /// so that hits of all programs begin and end at one moment.
+    fn filter(&mut self, lets_through: bool) -> Result<(), AttachError> {
+        let pid = self.target_pid;
+        let mut targets: Array<&mut MapData, u64> = map_mut(&mut self.ebpf, "TARGETS")?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        targets
+            .set(pid >> 6, u64::from(lets_through) << (pid & 63), 0)
+            .map_err(|error| map_unreadable(&error))
     }
 
     /// Empties the array of known tasks, if it may hold any: while nothing was
@@ -283,16 +303,6 @@ fn load_maps(
         .override_global("TASK_CPU_NS", &offsets.cpu_ns, true)
         .load(OBJECT)
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
-}
-
-/// Sets the target's bit in the filter.
-fn mark_target(ebpf: &mut Ebpf, pid: u32) -> Result<(), AttachError> {
-    let mut targets: Array<&mut MapData, u64> = map_mut(ebpf, "TARGETS")?
-        .try_into()
-        .map_err(|error| map_unreadable(&error))?;
-    targets
-        .set(pid >> 6, 1u64 << (pid & 63), 0)
-        .map_err(|error| map_unreadable(&error))
 }
 
 /// Attaches to the scheduler's switches, for exact CPU times; where the kernel

@@ -12,7 +12,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use dial9_bpf_attach::{Abilities, AttachError, Options, Prices, Target, Tracer};
+use dial9_bpf_attach::{
+    Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
+};
 use dial9_bpf_probes::plan::Plan;
 use dial9_bpf_trace::{
     clock::Anchor,
@@ -21,7 +23,7 @@ use dial9_bpf_trace::{
 };
 
 use crate::{
-    args::AttachArgs, budget, exit, identity, output::Output, plan_report, recording::Recording,
+    args::AttachArgs, exit, identity, output::Output, plan_report, recording::Recording,
     session::Session, status::Cost, stdout,
 };
 
@@ -41,7 +43,7 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     // First, so that an interrupted start leaves nothing behind either.
     let stop = stop_flag()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
-    budget::check(args.ring_bytes)?;
+    check_budget(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
     let target = Target::open(pid)?;
     let plan = plan_of(&target, args)?;
@@ -66,7 +68,7 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
 
 /// Needs no privilege but to read the target.
 fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
-    budget::check(args.ring_bytes)?;
+    check_budget(args.ring_bytes)?;
     let target = Target::open(args.pid.get())?;
     let plan = plan_of(&target, args)?;
     let prices = Abilities::probe(None)

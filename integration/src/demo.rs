@@ -1,4 +1,7 @@
 //! The demo server and its load, for benches.
+//!
+//! In: a server that `cargo xtask bench` has built. Out: its pid. Never: a
+//! server or a load that outlives its owner.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -6,13 +9,18 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use dial9_bpf_integration::target_dir::target_dir;
+use crate::target_dir::target_dir;
 
 /// The server, and its load where it was asked for.
+#[derive(Debug)]
 pub struct Demo(Vec<Child>);
 
 impl Demo {
-    /// Starts the server; `cargo xtask bench` has built it.
+    /// Starts the server.
+    ///
+    /// # Panics
+    ///
+    /// When it is not built, or does not start.
     pub fn serve() -> Self {
         let mut server = spawn(Command::new(program()).args(["serve", "--seconds", "600"]));
         wait_for_line(&mut server);
@@ -20,7 +28,10 @@ impl Demo {
     }
 
     /// Starts the server and a load of about `rate` requests a second.
-    #[allow(dead_code, reason = "one bench of two uses it")]
+    ///
+    /// # Panics
+    ///
+    /// As [`Demo::serve`].
     pub fn under_load(rate: &str) -> Self {
         let mut server = spawn(Command::new(program()).args(["serve", "--seconds", "600"]));
         let line = wait_for_line(&mut server);
@@ -41,8 +52,9 @@ impl Demo {
 impl Drop for Demo {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            child.kill().expect("it is ours");
-            child.wait().expect("it is ours");
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
