@@ -10,18 +10,20 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use crate::shell;
 
 /// The packages of the workspace, and what each may import of the others.
-const WORKSPACE: [(&str, &[&str]); 8] = [
+const WORKSPACE: [(&str, &[&str]); 9] = [
     ("dial9-bpf-abi", &[]),
     ("dial9-bpf-programs", &["dial9-bpf-abi"]),
     ("dial9-bpf-probes", &["dial9-bpf-abi"]),
     ("dial9-bpf-attach", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-trace", &["dial9-bpf-abi", "dial9-bpf-probes"]),
+    ("dial9-bpf-ship", &["dial9-bpf-trace"]),
     (
         "dial9-bpf",
         &[
             "dial9-bpf-abi",
             "dial9-bpf-attach",
             "dial9-bpf-probes",
+            "dial9-bpf-ship",
             "dial9-bpf-trace",
         ],
     ),
@@ -31,6 +33,7 @@ const WORKSPACE: [(&str, &[&str]); 8] = [
             "dial9-bpf-abi",
             "dial9-bpf-attach",
             "dial9-bpf-probes",
+            "dial9-bpf-ship",
             "dial9-bpf-trace",
         ],
     ),
@@ -38,7 +41,7 @@ const WORKSPACE: [(&str, &[&str]); 8] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 10] = [
+const OWNED: [(&str, &[&str]); 14] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
@@ -50,8 +53,12 @@ const OWNED: [(&str, &[&str]); 10] = [
     ),
     ("iced-x86", &["dial9-bpf-probes"]),
     ("object", &["dial9-bpf-probes"]),
+    ("object_store", &["dial9-bpf-ship"]),
+    ("reqwest", &["dial9-bpf-ship"]),
     ("rustc-demangle", &["dial9-bpf-probes"]),
-    ("tokio", &["dial9-bpf-integration"]),
+    ("rustls", &["dial9-bpf-ship"]),
+    ("tokio", &["dial9-bpf-ship", "dial9-bpf-integration"]),
+    ("zstd", &["dial9-bpf-ship"]),
 ];
 
 /// Every dependency that is out of the tables.
@@ -101,6 +108,8 @@ mod tests {
         assert!(!may_import("dial9-bpf-trace", "aya"));
         assert!(may_import("dial9-bpf-probes", "dial9-bpf-abi"));
         assert!(!may_import("dial9-bpf-probes", "dial9-bpf-attach"));
+        assert!(may_import("dial9-bpf", "dial9-bpf-ship"));
+        assert!(!may_import("dial9-bpf-trace", "dial9-bpf-ship"));
         assert!(!may_import("dial9-bpf", "tokio"));
         assert!(may_import("dial9-bpf-trace", "thiserror"));
         assert!(!may_import("dial9-bpf-abi", "thiserror"));
