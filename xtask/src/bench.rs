@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn kernel(rounds: u32) -> Result<()> {
-    shell::run(bench("dial9-bpf-integration", "price").args(["--rounds", &rounds.to_string()]))
+    shell::run(bench("dial9-bpf-integration", "overhead").args(["--rounds", &rounds.to_string()]))
 }
 
 /// The line from ring bytes to batches, on what the demo's rings gave.
