@@ -45,6 +45,20 @@ impl Anchor {
     }
 }
 
+impl Anchor {
+    /// The instant `mono_ns`, as far from this one on the wall clock as on the
+    /// monotonic one.
+    #[must_use]
+    pub fn at(self, mono_ns: u64) -> Self {
+        let unix_ns = if mono_ns >= self.mono_ns {
+            self.unix_ns.saturating_add(mono_ns - self.mono_ns)
+        } else {
+            self.unix_ns.saturating_sub(self.mono_ns - mono_ns)
+        };
+        Self { mono_ns, unix_ns }
+    }
+}
+
 /// `CLOCK_MONOTONIC`, ns: the clock of the records.
 pub fn monotonic_ns() -> u64 {
     to_ns(clock_gettime(ClockId::Monotonic))

@@ -10,17 +10,22 @@ use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, Event, GapEvent, LossEvent, ParkEvent, PollEndEvent,
-    PollStartEvent, SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent, WakeEventEvent,
-    WorkerParkEvent, WorkerUnparkEvent,
+    BlockingTaskEvent, ClockSyncEvent, Event, EvictionEvent, GapEvent, LossEvent, ParkEvent,
+    PollEndEvent, PollStartEvent, SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent,
+    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
+use crate::segment::Evicted;
 
 /// Largest batch, bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;
 /// Room for one more event with every schema and name it can need.
 const HEADROOM_BYTES: usize = MAX_NAME_BYTES + (4 << 10);
+/// The last frame of each batch: a string pool without strings, which readers
+/// pass over. Frames have no length, so that a file cut between two frames
+/// would otherwise look whole.
+pub const END_OF_BATCH: [u8; 5] = [0x03, 0, 0, 0, 0];
 /// What a batch without events consists of.
 const HEADER_BYTES: u64 = 5;
 
@@ -197,6 +202,27 @@ impl Encoder {
         });
     }
 
+    /// Appends an eviction.
+    pub(crate) fn eviction(&mut self, ts_ns: u64, evicted: Evicted) {
+        let Evicted { index, bytes } = evicted;
+        self.wire.write_infallible(&EvictionEvent {
+            ts_ns,
+            segment: index,
+            bytes,
+        });
+    }
+
+    /// Appends an interval without events, which ends at `ts_ns`.
+    pub(crate) fn unwritten(&mut self, ts_ns: u64, since_ns: u64, events: u64, cause: &str) {
+        let cause = self.wire.intern_string_infallible(cause);
+        self.wire.write_infallible(&UnwrittenEvent {
+            ts_ns,
+            duration_ns: ts_ns.saturating_sub(since_ns),
+            events,
+            cause,
+        });
+    }
+
     /// Size of the batch so far, bytes.
     #[inline]
     pub fn len(&self) -> usize {
@@ -214,8 +240,16 @@ impl Encoder {
         self.len() > MAX_BATCH_BYTES - HEADROOM_BYTES
     }
 
-    /// Ends the batch and begins the next. The bytes stay until the next cut.
+    /// Ends the batch, with [`END_OF_BATCH`], and begins the next. The bytes
+    /// stay until the next cut.
+    ///
+    /// # Panics
+    ///
+    /// Never: a `Vec` takes every byte.
     pub fn cut(&mut self) -> &[u8] {
+        self.wire
+            .write_string_pool(&[])
+            .expect("a Vec takes every byte");
         let mut buffer = std::mem::take(&mut self.done);
         buffer.clear();
         self.done = self.wire.reset_to_infallible(buffer);

@@ -93,6 +93,24 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// When; for a span, its end.
+    #[inline]
+    pub fn ts_ns(&self) -> u64 {
+        match *self {
+            Self::PollStart { ts_ns, .. }
+            | Self::PollEnd { ts_ns, .. }
+            | Self::Park(ParkEvent { ts_ns, .. })
+            | Self::Unpark(ParkEvent { ts_ns, .. })
+            | Self::Spawn { ts_ns, .. }
+            | Self::Terminate { ts_ns, .. }
+            | Self::Wake { ts_ns, .. }
+            | Self::Blocking { ts_ns, .. }
+            | Self::Gap { ts_ns, .. } => ts_ns,
+        }
+    }
+}
+
 /// A worker at a park.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParkEvent {
@@ -223,5 +241,23 @@ wire! {
         #[traceevent(role = "thread_id")]
         tid: u32,
         lost: u64,
+    }
+}
+wire! {
+    /// Ours: a sealed segment that left the spool unread, to keep its budget.
+    EvictionEvent {
+        segment: u64,
+        #[traceevent(unit = "bytes")]
+        bytes: u64,
+    }
+}
+wire! {
+    /// Ours: an interval whose events could not be written, as a span that
+    /// ends here.
+    UnwrittenEvent {
+        #[traceevent(unit = "ns", role = "span.duration")]
+        duration_ns: u64,
+        events: u64,
+        cause: InternedString,
     }
 }

@@ -12,8 +12,8 @@
 //! thread's worker loop, which is a closure of the blocking pool, has ended.
 
 use dial9_bpf_abi::record::{
-    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart, RecordHeader, Spawn,
-    TaskRecord,
+    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart,
+    RecordHeader, Spawn, TaskRecord,
 };
 
 use crate::decode::Record;
@@ -100,6 +100,25 @@ impl Interpreter {
         let mut out = Out::new(&mut self.stats, &self.locations, out);
         let forgotten = self.tasks.rotate(|event| out.event(event));
         self.stats.forgotten_tasks += forgotten;
+    }
+
+    /// The events since some time are in no file: what is open now ends
+    /// unseen, so that no interval of the trace spans what is missing.
+    pub fn interrupt(&mut self) {
+        for thread in self.threads.iter_mut() {
+            lane::forget(thread, &mut self.stats);
+        }
+    }
+
+    /// Workers with the thread that each of them is at this moment.
+    pub fn worker_threads(&mut self) -> Vec<(u32, u32)> {
+        let mut pairs: Vec<(u32, u32)> = self
+            .threads
+            .iter_mut()
+            .filter_map(|thread| Some((thread.first_worker()?, thread.tid)))
+            .collect();
+        pairs.sort_unstable();
+        pairs
     }
 
     /// Ends the recording: closes what the kernel lost and nobody reported.

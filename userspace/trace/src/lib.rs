@@ -16,10 +16,13 @@ pub mod dump;
 pub mod encode;
 pub mod event;
 pub mod interpret;
+pub mod line;
 pub mod location;
 pub mod lock;
 pub mod loss;
 pub mod metadata;
+pub mod recover;
+pub mod rotate;
 #[cfg(test)]
 mod schemas;
 pub mod segment;

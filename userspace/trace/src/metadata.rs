@@ -50,6 +50,8 @@ pub struct Outcome {
     pub lost: u64,
     /// Records whose bytes did not decode in the segment.
     pub undecoded: u64,
+    /// Events that could not be written since the recording began.
+    pub unwritten: u64,
 }
 
 const CPU_TIME_NOTE: &str = "scheduler's sum for the thread plus its time on the CPU since the \
@@ -91,25 +93,38 @@ impl Metadata {
         entries.0
     }
 
-    /// The full map at the seal. `workers` are all ids given so far.
+    /// The full map at the seal. `workers` are all ids given so far, `threads`
+    /// the thread of each that is one now.
     pub(crate) fn closing(
         &self,
         workers: impl Iterator<Item = u32>,
+        threads: &[(u32, u32)],
         outcome: Outcome,
     ) -> Vec<(String, String)> {
         let Outcome {
             is_complete,
             lost,
             undecoded,
+            unwritten,
         } = outcome;
         let mut entries = Entries(self.opening());
         let workers: Vec<String> = workers.map(|worker| worker.to_string()).collect();
         if !workers.is_empty() {
             entries.put("runtime.tokio", &workers.join(","));
         }
+        let threads: Vec<String> = threads
+            .iter()
+            .map(|(worker, tid)| format!("{worker}:{tid}"))
+            .collect();
+        if !threads.is_empty() {
+            entries.put("dial9-bpf.worker_threads", &threads.join(","));
+        }
         entries.put("segment.complete", &is_complete);
         entries.put("dial9-bpf.lost", &lost);
         entries.put("dial9-bpf.undecoded", &undecoded);
+        if unwritten > 0 {
+            entries.put("dial9-bpf.unwritten", &unwritten);
+        }
         entries.0
     }
 }
@@ -159,9 +174,14 @@ mod tests {
             is_complete: true,
             lost: 3,
             undecoded: 0,
+            unwritten: 0,
         };
-        let closing = metadata.closing([0, 1].into_iter(), outcome);
+        let closing = metadata.closing([0, 1].into_iter(), &[(0, 70), (1, 71)], outcome);
         assert_eq!(has(&closing, "runtime.tokio").as_deref(), Some("0,1"));
+        assert_eq!(
+            has(&closing, "dial9-bpf.worker_threads").as_deref(),
+            Some("0:70,1:71")
+        );
         assert_eq!(has(&closing, "segment.complete").as_deref(), Some("true"));
         assert_eq!(has(&closing, "dial9-bpf.lost").as_deref(), Some("3"));
         assert_eq!(closing[..opening.len()], opening);

@@ -15,9 +15,9 @@ use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, GapEvent, LossEvent, PollEndEvent, PollStartEvent,
-    SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent, WakeEventEvent, WorkerParkEvent,
-    WorkerUnparkEvent,
+    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, PollEndEvent,
+    PollStartEvent, SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent,
+    WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 /// What an event means, and each of its fields.
@@ -123,9 +123,21 @@ const LOSS: Meaning = (
     &[
         ("cpu", "the CPU"),
         ("kind", "kind of the missing records"),
-        ("cause", "ring-full, no-ring or user-fault"),
+        ("cause", "ring-full, no-ring, user-fault or late"),
         ("lost", "hits lost in this segment"),
         ("total", "hits lost since attach"),
+    ],
+);
+const EVICTION: Meaning = (
+    "ours: a sealed segment was deleted to keep the spool's budget; at the next seal",
+    &[("segment", "its index"), ("bytes", "size of its file")],
+);
+const UNWRITTEN: Meaning = (
+    "ours: events of an interval could not be written; a span that ends here",
+    &[
+        ("duration_ns", "time since the first of them, ns"),
+        ("events", "events not written"),
+        ("cause", "the system's error"),
     ],
 );
 const GAP: Meaning = (
@@ -178,7 +190,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 12] {
+fn events() -> [(PathBuf, String); 14] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -192,6 +204,8 @@ fn events() -> [(PathBuf, String); 12] {
         event::<BlockingTaskEvent>(BLOCKING),
         event::<LossEvent>(LOSS),
         event::<GapEvent>(GAP),
+        event::<EvictionEvent>(EVICTION),
+        event::<UnwrittenEvent>(UNWRITTEN),
     ]
 }
 

@@ -21,6 +21,8 @@ pub struct Stats {
     pub unended_polls: u64,
     /// Polls that were closed at a gap.
     pub polls_cut_by_gap: u64,
+    /// Polls open while events could not be written: no end.
+    pub polls_interrupted: u64,
     /// Open blocking tasks whose end a gap hid: no event.
     pub blocking_cut_by_gap: u64,
     /// Parks after a park and unparks after an unpark: no event.

@@ -99,6 +99,11 @@ impl Thread {
         self.workers.get(self.depth.saturating_sub(1)).copied()
     }
 
+    /// The worker of its outermost task polls, once it has had one.
+    pub(crate) fn first_worker(&self) -> Option<u32> {
+        self.workers.first().copied()
+    }
+
     /// Marks the closures around this point as worker loops.
     pub(crate) fn mark_worker_loops(&mut self) {
         for poll in self.open.iter_mut().rev() {

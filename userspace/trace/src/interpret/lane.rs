@@ -106,6 +106,19 @@ pub(super) fn close(
     }
 }
 
+/// Drops what the thread has open, without an event.
+pub(super) fn forget(thread: &mut Thread, stats: &mut Stats) {
+    for poll in thread.open.drain(..) {
+        match poll.work {
+            Work::Task { .. } => stats.polls_interrupted += 1,
+            Work::Closure { .. } => stats.blocking_cut_by_gap += 1,
+            Work::WorkerLoop => {}
+        }
+    }
+    thread.depth = 0;
+    thread.is_after_gap = true;
+}
+
 /// Closes what the thread has open at the first lost hit; the thread's last
 /// record proves that it was open until then.
 pub(super) fn cut(

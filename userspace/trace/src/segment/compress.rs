@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Owner, SealedSegment};
+use super::{Owner, SealedSegment, sync_dir};
 
 /// Level of zlib-rs at which an event takes less than 5 bytes, for about 0.1 µs.
 const LEVEL: u32 = 3;
@@ -49,14 +49,13 @@ impl SealedSegment {
     ///
     /// [`CompressError`] gives the segment back.
     pub fn compress(self) -> Result<CompressedSegment, CompressError> {
-        let partial = with_suffix(&self.path, ".gz.tmp");
-        let path = with_suffix(&self.path, ".gz");
-        let written = write_member(&self.path, &partial, self.owner)
-            .and_then(|bytes| std::fs::rename(&partial, &path).map(|()| bytes))
-            .and_then(|bytes| std::fs::remove_file(&self.path).map(|()| bytes));
+        let written = self
+            .write_partial()
+            .and_then(|bytes| self.publish().map(|()| bytes))
+            .and_then(|bytes| self.remove_raw().map(|()| bytes));
         match written {
             Ok(bytes) => Ok(CompressedSegment {
-                path,
+                path: with_suffix(&self.path, ".gz"),
                 index: self.index,
                 bytes,
                 raw_bytes: self.bytes,
@@ -64,13 +63,32 @@ impl SealedSegment {
             }),
             Err(source) => {
                 // Absent when it was not yet made or is renamed already.
-                let _ = std::fs::remove_file(&partial);
+                let _ = std::fs::remove_file(self.partial());
                 Err(CompressError {
                     segment: self,
                     source,
                 })
             }
         }
+    }
+
+    /// Compresses into a file that no reader looks at; returns its size, bytes.
+    pub(crate) fn write_partial(&self) -> io::Result<u64> {
+        write_member(&self.path, &self.partial(), self.owner)
+    }
+
+    /// The commit. The name is on the disk before the `.bin` can go.
+    pub(crate) fn publish(&self) -> io::Result<()> {
+        std::fs::rename(self.partial(), with_suffix(&self.path, ".gz"))?;
+        self.path.parent().map_or(Ok(()), sync_dir)
+    }
+
+    pub(crate) fn remove_raw(&self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+
+    fn partial(&self) -> PathBuf {
+        with_suffix(&self.path, ".gz.tmp")
     }
 }
 
@@ -84,7 +102,9 @@ fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
     }
     let mut member = GzEncoder::new(owner.create(to)?, Compression::new(LEVEL));
     io::copy(&mut from, &mut member)?;
-    Ok(member.finish()?.metadata()?.len())
+    let written = member.finish()?;
+    written.sync_data()?;
+    Ok(written.metadata()?.len())
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -1,4 +1,5 @@
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::fs::OpenOptions;
+use std::os::unix::fs::PermissionsExt as _;
 
 use dial9_bpf_abi::loss::LossCause;
 use dial9_bpf_abi::record::RecordKind;
@@ -6,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::check::check_file;
+use crate::loss::Loss;
 
 fn create(dir: &TempDir) -> ActiveSegment {
     let metadata = Metadata::default();
@@ -89,7 +91,7 @@ fn losses_are_in_the_seal_with_their_sum() {
     let loss = |cpu, lost| Loss {
         cpu,
         kind: RecordKind::WAKE,
-        cause: LossCause::RingFull,
+        cause: LossCause::RingFull.into(),
         lost,
         total: lost + 1,
     };

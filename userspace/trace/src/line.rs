@@ -1,0 +1,418 @@
+//! The whole way from ring bytes to closed segments, epoch by epoch.
+//!
+//! In: records, ring by ring, in passes; the kernel's loss counters; the time.
+//! Out: closed segments, each with the records of its own time. Never: a look
+//! at a clock, a wait for the disk, a record in a segment of another time, an
+//! allocation in steady state.
+//!
+//! - A segment is closed once the watermark is [`GRACE_NS`] past its boundary:
+//!   a thread that was preempted between the stamp and the end of its hit makes
+//!   a record late. Until then the records after the boundary wait.
+//! - A record from before the present segment is dropped, counted as a loss by
+//!   the cause "late", and its thread has a gap, so that what pairs across it is
+//!   closed. A gap record is never late: its time is that of its first lost hit.
+//! - Boundaries pass by time, not by records: an idle target has its segments.
+//! - A poll that is open at a boundary starts in one segment and ends in the
+//!   next. Nothing is added, so that the sums over the sequence are exact;
+//!   dial9's readers discard a start without an end at the end of a file, and
+//!   an end without a start at its begin.
+//! - Two kinds of event keep a time before their segment: the announcement of a
+//!   task (its spawn), and the end of a poll that a gap closes (its first lost
+//!   hit), where the gap is known only after the boundary.
+//! - A worker that is busy throughout a segment has no park in it that would bind
+//!   it to its thread. No park is made up: the counts would be false. The
+//!   metadata says it, `dial9-bpf.worker_threads`.
+//! - While nothing can be written, the events are counted. When it ends, a new
+//!   segment begins with an `UnwrittenEvent`, and polls that were open meanwhile
+//!   have no end.
+
+use std::path::PathBuf;
+
+use dial9_bpf_abi::loss::LossCause;
+use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
+
+use crate::clock::Anchor;
+use crate::decode::Record;
+use crate::interpret::{Interpreter, OpenGap};
+use crate::location::Locations;
+use crate::loss::LossLedger;
+use crate::metadata::Metadata;
+use crate::rotate::Policy;
+use crate::segment::{ClosedSegment, Evicted, Owner, SegmentError};
+use crate::sort::Sorter;
+use crate::stats::Stats;
+use output::{Ending, Output};
+use watermark::Watermark;
+
+mod output;
+mod watermark;
+
+/// How far the watermark passes a boundary before the segment is closed, ns.
+pub const GRACE_NS: u64 = 50_000_000;
+
+/// Where and how a line records.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The spool.
+    pub dir: PathBuf,
+    /// Who owns its files.
+    pub owner: Owner,
+    /// When segments end.
+    pub policy: Policy,
+    /// The target.
+    pub metadata: Metadata,
+}
+
+/// A recording in progress.
+#[derive(Debug)]
+pub struct Line {
+    policy: Policy,
+    sorter: Sorter,
+    interpreter: Interpreter,
+    output: Output,
+    ledger: LossLedger,
+    watermark: Watermark,
+    boundary: Boundary,
+    /// Everything before is in the output, ns.
+    released_ns: u64,
+    /// Records that did not decode: since the start, and in this segment.
+    undecoded: (u64, u64),
+    late: u64,
+}
+
+/// The end of the present segment.
+#[derive(Clone, Copy, Debug)]
+struct Boundary {
+    ns: u64,
+    /// False when it is early, since the segment is large.
+    is_epoch: bool,
+}
+
+impl Line {
+    /// A line whose first segment starts now, for a target with these types.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`] when the first segment cannot be created.
+    pub fn begin(config: Config, locations: Locations, now: Anchor) -> Result<Self, SegmentError> {
+        let Config {
+            dir,
+            owner,
+            policy,
+            metadata,
+        } = config;
+        Ok(Self {
+            policy,
+            sorter: Sorter::new(),
+            interpreter: Interpreter::new(locations),
+            output: Output::begin(dir, owner, metadata, now)?,
+            ledger: LossLedger::new(),
+            watermark: Watermark::default(),
+            boundary: Boundary {
+                ns: policy.boundary_ns(now),
+                is_epoch: true,
+            },
+            released_ns: now.mono_ns,
+            undecoded: (0, 0),
+            late: 0,
+        })
+    }
+
+    /// Begins a pass over the rings.
+    pub fn begin_pass(&mut self) {
+        self.watermark.begin();
+    }
+
+    /// Takes one ring entry. Those of one ring come in the ring's order.
+    #[inline]
+    pub fn push(&mut self, cpu: u32, bytes: &[u8]) {
+        let Ok(record) = Record::decode(bytes) else {
+            self.undecoded.0 += 1;
+            self.undecoded.1 += 1;
+            return;
+        };
+        let header = *record.header();
+        if header.kind != RecordKind::GAP {
+            self.watermark.note(cpu, header.ts_ns);
+            if header.ts_ns < self.output.started().mono_ns {
+                return self.drop_late(cpu, header);
+            }
+        }
+        self.sorter.push(record);
+    }
+
+    /// Ends a pass that began at `began` and that emptied the rings or did not:
+    /// encodes what is old enough that nothing older can still come, and hands
+    /// over each segment that ends.
+    pub fn end_pass(
+        &mut self,
+        began: Anchor,
+        is_emptied: bool,
+        sealed: &mut impl FnMut(ClosedSegment),
+    ) {
+        let watermark_ns = self.watermark.end(began.mono_ns, is_emptied);
+        self.advance(watermark_ns, began, sealed);
+    }
+
+    /// As [`Line::end_pass`], for a producer that knows below which time all
+    /// its records have been pushed. `now` is not before that time.
+    pub fn advance(
+        &mut self,
+        watermark_ns: u64,
+        now: Anchor,
+        sealed: &mut impl FnMut(ClosedSegment),
+    ) {
+        while watermark_ns >= self.boundary.ns.saturating_add(GRACE_NS) {
+            self.rotate(now, sealed);
+        }
+        self.release(watermark_ns.min(self.boundary.ns));
+        if self.output.is_retry_due(now.mono_ns) {
+            self.retry(now, sealed);
+        }
+        self.output.sync_clock(now);
+        let has_begun = self.released_ns > self.output.started().mono_ns;
+        if self.boundary.is_epoch && has_begun && self.policy.is_large(self.output.bytes()) {
+            // Closed after the grace, as any other.
+            self.boundary = Boundary {
+                ns: self.released_ns,
+                is_epoch: false,
+            };
+        }
+    }
+
+    /// Writes what is encoded, so that a reader of the active file is not far
+    /// behind, and looks whether the file is still there.
+    pub fn flush(&mut self) {
+        self.output.flush();
+    }
+
+    /// Takes one of the kernel's loss counters, hits since attach.
+    pub fn read_loss(&mut self, cpu: u32, kind: RecordKind, cause: LossCause, total: u64) {
+        self.ledger.read(cpu, kind, cause, total);
+    }
+
+    /// Takes note of an eviction: the next segment that ends tells it.
+    pub fn evicted(&mut self, evicted: Evicted) {
+        self.output.evicted(evicted);
+    }
+
+    /// Takes note that a closed segment could not be committed and is lost.
+    pub fn lose(&mut self, segment: &ClosedSegment) {
+        self.output.lose(segment.events());
+    }
+
+    /// Ends the recording, after the last pass: closes what is due, then what
+    /// the kernel lost and nobody reported, then the last segment. During an
+    /// outage there is one more attempt.
+    pub fn finish(
+        mut self,
+        end: Anchor,
+        gaps: &[OpenGap],
+        sealed: &mut impl FnMut(ClosedSegment),
+    ) -> Finished {
+        while end.mono_ns >= self.boundary.ns {
+            self.rotate(end, sealed);
+        }
+        self.release(u64::MAX);
+        let Self {
+            interpreter,
+            output,
+            ..
+        } = &mut self;
+        interpreter.finish(end.mono_ns, gaps, &mut |event, locations| {
+            output.event(event, locations);
+        });
+        self.released_ns = end.mono_ns;
+        if self.output.outage().is_some() {
+            self.retry(end, sealed);
+        }
+        self.close(end, true, sealed);
+        Finished {
+            stats: *self.stats(),
+            undecoded: self.undecoded.0,
+            late: self.late,
+            unwritten: self.output.unwritten(),
+        }
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &Stats {
+        self.interpreter.stats()
+    }
+
+    /// Records whose bytes did not decode, since the start.
+    pub fn undecoded(&self) -> u64 {
+        self.undecoded.0
+    }
+
+    /// Records that came after the segment of their time, since the start.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Events that are in no segment since none could be written.
+    pub fn unwritten(&self) -> u64 {
+        self.output.unwritten()
+    }
+
+    /// Since when nothing is written at present, and why.
+    pub fn outage(&self) -> Option<(u64, &SegmentError)> {
+        self.output.outage()
+    }
+
+    /// Bytes of the present segment.
+    pub fn bytes(&self) -> u64 {
+        self.output.bytes()
+    }
+
+    /// Both clocks at the start of the present segment.
+    pub fn started(&self) -> Anchor {
+        self.output.started()
+    }
+
+    /// The end of the present segment, `CLOCK_MONOTONIC` ns.
+    pub fn boundary_ns(&self) -> u64 {
+        self.boundary.ns
+    }
+
+    /// The file of the present segment.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.output.path()
+    }
+
+    #[cold]
+    fn drop_late(&mut self, cpu: u32, header: RecordHeader) {
+        self.late += 1;
+        self.ledger.late(cpu, header.kind);
+        let pairs = [
+            RecordKind::POLL_START,
+            RecordKind::POLL_END,
+            RecordKind::PARK,
+            RecordKind::UNPARK,
+        ];
+        if pairs.contains(&header.kind) {
+            self.sorter.push(Record::Gap(Gap {
+                header: RecordHeader {
+                    kind: RecordKind::GAP,
+                    flags: 0,
+                    tid: header.tid,
+                    ts_ns: self.output.started().mono_ns,
+                },
+                lost: 1,
+            }));
+        }
+    }
+
+    fn release(&mut self, until_ns: u64) {
+        let Self {
+            sorter,
+            interpreter,
+            output,
+            ..
+        } = self;
+        sorter.release(until_ns, |record| {
+            interpreter.record(record, &mut |event, locations| {
+                output.event(event, locations);
+            });
+        });
+        self.released_ns = self.released_ns.max(until_ns);
+    }
+
+    /// Ends the present segment at its boundary and begins the next there. The
+    /// boundary's time on the wall clock is what `now` gives it.
+    fn rotate(&mut self, now: Anchor, sealed: &mut impl FnMut(ClosedSegment)) {
+        let Boundary { ns, is_epoch } = self.boundary;
+        self.release(ns);
+        let Self {
+            interpreter,
+            output,
+            ..
+        } = self;
+        interpreter.rotate(&mut |event, locations| output.event(event, locations));
+        let at = now.at(ns);
+        self.close(at, is_epoch, sealed);
+        self.output.begin_next(at);
+        self.begin_epoch();
+    }
+
+    fn retry(&mut self, now: Anchor, sealed: &mut impl FnMut(ClosedSegment)) {
+        let Some((since_ns, _)) = self.output.outage() else {
+            return;
+        };
+        let losses = self.ledger.losses();
+        let ending = Ending {
+            workers: self.interpreter.workers().collect(),
+            threads: self.interpreter.worker_threads(),
+            losses: &losses,
+            undecoded: self.undecoded.1,
+            is_complete: false,
+            anchor: now.at(since_ns),
+        };
+        let started = now.at(self.released_ns);
+        let mut is_closed = false;
+        let is_over = self
+            .output
+            .retry(started, now.mono_ns, &ending, &mut |segment| {
+                is_closed = true;
+                sealed(segment);
+            });
+        if is_closed {
+            self.begin_counters();
+        }
+        if is_over {
+            let Self {
+                interpreter,
+                output,
+                ..
+            } = self;
+            interpreter.interrupt();
+            interpreter.rotate(&mut |event, locations| output.event(event, locations));
+            self.begin_epoch();
+        }
+    }
+
+    fn close(&mut self, anchor: Anchor, is_complete: bool, sealed: &mut impl FnMut(ClosedSegment)) {
+        let losses = self.ledger.losses();
+        let closed = self.output.close(&Ending {
+            workers: self.interpreter.workers().collect(),
+            threads: self.interpreter.worker_threads(),
+            losses: &losses,
+            undecoded: self.undecoded.1,
+            is_complete,
+            anchor,
+        });
+        if let Some(closed) = closed {
+            self.begin_counters();
+            sealed(closed);
+        }
+    }
+
+    /// What the segment that was closed has told is not told again.
+    fn begin_counters(&mut self) {
+        self.ledger.begin_segment();
+        self.undecoded.1 = 0;
+    }
+
+    fn begin_epoch(&mut self) {
+        self.boundary = Boundary {
+            ns: self.policy.boundary_ns(self.output.started()),
+            is_epoch: true,
+        };
+    }
+}
+
+/// What a recording comes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    /// Counters of records and events.
+    pub stats: Stats,
+    /// Records whose bytes did not decode.
+    pub undecoded: u64,
+    /// Records that came after the segment of their time.
+    pub late: u64,
+    /// Events that are in no segment.
+    pub unwritten: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Where the line's events go: batches, and the segment of the present epoch.
+//!
+//! In: events, and the ends of epochs. Out: closed segments. Never: a failure
+//! that ends the recording: without a file the events are counted until there
+//! is one again, and the next segment begins by telling how many and why.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::clock::Anchor;
+use crate::encode::Encoder;
+use crate::event::Event;
+use crate::location::Locations;
+use crate::loss::Loss;
+use crate::metadata::Metadata;
+use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, SegmentError};
+
+/// Time between two attempts to write again, ns.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// A segment, or none for the time being.
+#[derive(Debug)]
+pub(super) struct Output {
+    dir: PathBuf,
+    owner: Owner,
+    metadata: Metadata,
+    encoder: Encoder,
+    /// During an outage, what is still to be closed.
+    segment: Option<ActiveSegment>,
+    outage: Option<Outage>,
+    /// Start of the segment, also of one that could not be begun.
+    started: Anchor,
+    /// Events in the encoder.
+    batch_events: u64,
+    /// Time of the first of them; 0 without one.
+    batch_since_ns: u64,
+    /// Events in the segment's file.
+    written: u64,
+    /// Events that are in no segment, since the start.
+    unwritten: u64,
+    /// Evictions that no segment has told.
+    evicted: Vec<Evicted>,
+}
+
+/// Nothing can be written.
+#[derive(Debug)]
+struct Outage {
+    /// Time of the first event that is not written, ns.
+    since_ns: u64,
+    events: u64,
+    /// The first failure.
+    error: SegmentError,
+    retry_ns: u64,
+}
+
+/// What the rest of the line says at a segment's end.
+#[derive(Debug)]
+pub(super) struct Ending<'a> {
+    pub(super) workers: Vec<u32>,
+    pub(super) threads: Vec<(u32, u32)>,
+    pub(super) losses: &'a [Loss],
+    pub(super) undecoded: u64,
+    pub(super) is_complete: bool,
+    pub(super) anchor: Anchor,
+}
+
+impl Output {
+    /// An output whose first segment starts at `started`.
+    pub(super) fn begin(
+        dir: PathBuf,
+        owner: Owner,
+        metadata: Metadata,
+        started: Anchor,
+    ) -> Result<Self, SegmentError> {
+        let segment = ActiveSegment::create(&dir, owner, &metadata, started)?;
+        Ok(Self {
+            dir,
+            owner,
+            metadata,
+            encoder: Encoder::new(),
+            segment: Some(segment),
+            outage: None,
+            started,
+            batch_events: 0,
+            batch_since_ns: 0,
+            written: 0,
+            unwritten: 0,
+            evicted: Vec::new(),
+        })
+    }
+
+    /// Appends an event.
+    #[inline]
+    pub(super) fn event(&mut self, event: &Event, locations: &Locations) {
+        if self.encoder.is_full() {
+            self.write();
+        }
+        if let Some(outage) = &mut self.outage {
+            outage.events += 1;
+            self.unwritten += 1;
+            return;
+        }
+        self.batch_events += 1;
+        // An announcement has its task's time.
+        if self.batch_since_ns == 0 && !matches!(event, Event::Spawn { .. }) {
+            self.batch_since_ns = event.ts_ns();
+        }
+        self.encoder.event(event, locations);
+    }
+
+    /// Writes the batch, so that a reader of the active file is not far behind,
+    /// and looks whether the file is still there.
+    pub(super) fn flush(&mut self) {
+        self.write();
+        if self.outage.is_none()
+            && let Some(segment) = &self.segment
+            && let Err(error) = segment.check_linked()
+        {
+            // What the file has goes with it.
+            self.batch_events = std::mem::take(&mut self.written);
+            self.batch_since_ns = self.started.mono_ns;
+            self.fail(error);
+        }
+    }
+
+    /// Adds the wall clock when it is due.
+    pub(super) fn sync_clock(&mut self, now: Anchor) {
+        if self.outage.is_none()
+            && let Some(segment) = &mut self.segment
+        {
+            segment.sync_clock_at(now, &mut self.encoder);
+        }
+    }
+
+    /// Closes the segment; `None` during an outage, and when one begins here.
+    pub(super) fn close(&mut self, ending: &Ending<'_>) -> Option<ClosedSegment> {
+        self.flush();
+        if self.outage.is_some() {
+            return None;
+        }
+        match self.close_segment(ending)? {
+            Ok(closed) => Some(closed),
+            Err(error) => {
+                self.batch_since_ns = ending.anchor.mono_ns;
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Begins the next segment. During an outage only its start is noted.
+    pub(super) fn begin_next(&mut self, started: Anchor) {
+        self.started = started;
+        if self.outage.is_some() {
+            return;
+        }
+        match ActiveSegment::create(&self.dir, self.owner, &self.metadata, started) {
+            Ok(segment) => self.segment = Some(segment),
+            Err(error) => {
+                self.batch_since_ns = started.mono_ns;
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Whether an outage is due for another attempt.
+    pub(super) fn is_retry_due(&self, now_ns: u64) -> bool {
+        let due = |outage: &Outage| now_ns >= outage.retry_ns;
+        self.outage.as_ref().is_some_and(due)
+    }
+
+    /// Ends an outage if it can: closes the segment that failed, and begins one
+    /// at `started` which tells what is missing. What it closed is handed to
+    /// `sealed` in any case. True when events can be written again.
+    pub(super) fn retry(
+        &mut self,
+        started: Anchor,
+        now_ns: u64,
+        ending: &Ending<'_>,
+        sealed: &mut impl FnMut(ClosedSegment),
+    ) -> bool {
+        let Some(outage) = &mut self.outage else {
+            return false;
+        };
+        outage.retry_ns = now_ns.saturating_add(RETRY_NS);
+        let (since_ns, events) = (outage.since_ns, outage.events);
+        let cause = outage.error.source.to_string();
+        if let Some(Ok(closed)) = self.close_segment(ending) {
+            sealed(closed);
+        }
+        let created = ActiveSegment::create(&self.dir, self.owner, &self.metadata, started);
+        let Ok(mut segment) = created else {
+            return false;
+        };
+        let mut encoder = Encoder::new();
+        encoder.unwritten(started.mono_ns, since_ns, events, &cause);
+        if segment.write_batch(encoder.cut()).is_err() {
+            // It has nothing that the next attempt does not write again.
+            let _ = std::fs::remove_file(segment.path());
+            return false;
+        }
+        // One that still cannot be closed stays behind for a recovery.
+        self.segment = Some(segment);
+        self.outage = None;
+        self.started = started;
+        true
+    }
+
+    /// An eviction, to be told at the next end of a segment.
+    pub(super) fn evicted(&mut self, evicted: Evicted) {
+        self.evicted.push(evicted);
+    }
+
+    /// Counts events of a segment that was closed and then lost.
+    pub(super) fn lose(&mut self, events: u64) {
+        self.unwritten += events;
+    }
+
+    /// Events that are in no segment, since the start.
+    pub(super) fn unwritten(&self) -> u64 {
+        self.unwritten
+    }
+
+    /// Since when nothing is written at present, and why.
+    pub(super) fn outage(&self) -> Option<(u64, &SegmentError)> {
+        let outage = self.outage.as_ref()?;
+        Some((outage.since_ns, &outage.error))
+    }
+
+    pub(super) fn started(&self) -> Anchor {
+        self.started
+    }
+
+    /// The segment's file.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        Some(self.segment.as_ref()?.path())
+    }
+
+    /// Its size with what is not yet written, bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = self.segment.as_ref().map_or(0, ActiveSegment::bytes);
+        bytes + self.encoder.len() as u64
+    }
+
+    /// Closes the segment if there is one; it stays when that fails.
+    fn close_segment(
+        &mut self,
+        ending: &Ending<'_>,
+    ) -> Option<Result<ClosedSegment, SegmentError>> {
+        let closed = self.segment.take()?.close(&Closing {
+            metadata: &self.metadata,
+            workers: &ending.workers,
+            threads: &ending.threads,
+            losses: ending.losses,
+            evicted: &self.evicted,
+            undecoded: ending.undecoded,
+            unwritten: self.unwritten,
+            is_complete: ending.is_complete,
+            anchor: ending.anchor,
+            events: self.written,
+        });
+        Some(match closed {
+            Ok(closed) => {
+                self.evicted.clear();
+                self.written = 0;
+                Ok(closed)
+            }
+            Err(refused) => {
+                let (segment, error) = *refused;
+                self.segment = Some(segment);
+                Err(error)
+            }
+        })
+    }
+
+    fn write(&mut self) {
+        if self.encoder.is_empty() {
+            return;
+        }
+        let Some(segment) = &mut self.segment else {
+            return;
+        };
+        match segment.write_batch(self.encoder.cut()) {
+            Ok(()) => {
+                self.written += std::mem::take(&mut self.batch_events);
+                self.batch_since_ns = 0;
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Begins an outage: what is in the batch is lost.
+    #[cold]
+    fn fail(&mut self, error: SegmentError) {
+        if error.source.kind() == io::ErrorKind::NotFound {
+            self.segment = None;
+            self.written = 0;
+        }
+        if !self.encoder.is_empty() {
+            self.encoder.cut();
+        }
+        let events = std::mem::take(&mut self.batch_events);
+        self.unwritten += events;
+        self.outage = Some(Outage {
+            since_ns: std::mem::take(&mut self.batch_since_ns),
+            events,
+            error,
+            retry_ns: 0,
+        });
+    }
+}

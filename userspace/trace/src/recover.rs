@@ -1,0 +1,214 @@
+//! What a dead recorder has left.
+//!
+//! In: a directory, locked by whoever calls. Out: its segments, all of them
+//! sealed or compressed, and what could not be saved, counted. Never: a file
+//! that a living recorder writes; an event that was not in a whole batch.
+//!
+//! - An active file is cut at its last whole batch, closed by a batch that says
+//!   `segment.complete=false` and `dial9-bpf.recovered=true`, and sealed. The
+//!   recorder may have closed it already: then it is sealed as it is.
+//! - An active file without clock and metadata is discarded.
+//! - The end's wall-clock time is computed from the segment's last clock: the
+//!   machine may have been started again since.
+//! - Every step leaves a directory that the next recovery can take.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use dial9_trace_format::decoder::{DecodedFrameRef, Decoder};
+use dial9_trace_format::types::FieldValueRef;
+use flate2::read::GzDecoder;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::encode::Encoder;
+use crate::segment::name::{self, Stage};
+use crate::segment::{
+    ClosedSegment, CompressedSegment, Evicted, Owner, SealedSegment, SegmentError,
+};
+use walk::{Walk, walk};
+
+mod walk;
+
+/// Enough of a segment for its first event.
+const HEAD_BYTES: u64 = 4 << 10;
+
+/// What a directory had.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Active files that are sealed now, oldest first.
+    pub sealed: Vec<SealedSegment>,
+    /// Sealed files that had not been compressed, oldest first.
+    pub uncompressed: Vec<SealedSegment>,
+    /// Compressed files, oldest first.
+    pub compressed: Vec<CompressedSegment>,
+    /// Evictions that no segment tells.
+    pub evicted: Vec<Evicted>,
+    /// Active files without a clock or metadata, which are deleted.
+    pub discarded: u64,
+    /// Bytes after the last whole batches, which are cut off or deleted.
+    pub cut_bytes: u64,
+    /// Files that stay as they were, and why.
+    pub failed: Vec<SegmentError>,
+}
+
+/// Recovers a directory. The caller has its lock; active files that are locked
+/// by themselves are another recorder's and stay.
+///
+/// # Errors
+///
+/// When the directory cannot be listed; what is wrong with a file is in the
+/// answer.
+pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
+    let files = name::list(dir).map_err(|source| SegmentError {
+        action: "list",
+        path: dir.to_owned(),
+        source,
+    })?;
+    let mut recovered = Recovered::default();
+    let mut told = BTreeSet::<u64>::new();
+    let mut compressed = BTreeSet::new();
+    for &(index, stage) in &files {
+        if stage == Stage::Compressed {
+            compressed.insert(index);
+        }
+    }
+    // Evictions last: the segments say which of them are told.
+    let is_eviction = |stage| matches!(stage, Stage::Evicted { .. });
+    let (evictions, segments): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .partition(|&(_, stage)| is_eviction(stage));
+    for (index, stage) in segments.into_iter().chain(evictions) {
+        let path = name::path(dir, index, stage);
+        let done = match stage {
+            Stage::Active => recovered.active((dir, owner), index, &path),
+            Stage::Partial => std::fs::remove_file(&path),
+            // The compression was committed.
+            Stage::Sealed if compressed.contains(&index) => std::fs::remove_file(&path),
+            Stage::Sealed => recovered.raw((dir, owner), index, &path),
+            Stage::Compressed => recovered.compressed(index, &path),
+            Stage::Evicted { .. } if told.contains(&index) => std::fs::remove_file(&path),
+            Stage::Evicted { bytes } => {
+                recovered.evicted.push(Evicted { index, bytes });
+                OpenOptions::new()
+                    .write(true)
+                    .truncate(true)
+                    .open(&path)
+                    .map(drop)
+            }
+        };
+        if let Err(source) = done {
+            recovered.failed.push(SegmentError {
+                action: "recover",
+                path,
+                source,
+            });
+        }
+        if !is_eviction(stage) {
+            let found = [recovered.sealed.last(), recovered.uncompressed.last()];
+            told.extend(found.into_iter().flatten().flat_map(|found| &found.told));
+        }
+    }
+    Ok(recovered)
+}
+
+impl Recovered {
+    fn active(&mut self, spool: (&Path, Owner), index: u64, path: &Path) -> io::Result<()> {
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            locked => locked?,
+        }
+        let length = file.metadata()?.size();
+        let found = walk(&file)?;
+        self.cut_bytes += length - found.bytes;
+        let (Some(started), Some(ended), true) =
+            (found.first_sync, found.ended(), found.is_readable())
+        else {
+            self.discarded += 1;
+            self.cut_bytes += found.bytes;
+            return std::fs::remove_file(path);
+        };
+        file.set_len(found.bytes)?;
+        let mut bytes = found.bytes;
+        if !found.is_closed() {
+            bytes += close(&mut file, &found)?;
+        }
+        let times = (started, ended);
+        let sealed = SealedSegment::found(spool, (index, bytes), times, found.told);
+        let committed = ClosedSegment::found(file, spool.0, sealed).commit();
+        self.sealed.push(committed.map_err(|error| error.source)?);
+        Ok(())
+    }
+
+    fn raw(&mut self, spool: (&Path, Owner), index: u64, path: &Path) -> io::Result<()> {
+        let found = walk(File::open(path)?)?;
+        let (Some(started), Some(ended)) = (found.first_sync, found.ended()) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let bytes = path.metadata()?.size();
+        let times = (started, ended);
+        let sealed = SealedSegment::found(spool, (index, bytes), times, found.told);
+        self.uncompressed.push(sealed);
+        Ok(())
+    }
+
+    fn compressed(&mut self, index: u64, path: &Path) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let mut head = Vec::new();
+        GzDecoder::new(&file)
+            .take(HEAD_BYTES)
+            .read_to_end(&mut head)?;
+        let started_unix_ns = first_clock(&head).ok_or(io::ErrorKind::InvalidData)?;
+        let mut raw_bytes = [0; 4];
+        file.seek(SeekFrom::End(-4))?;
+        file.read_exact(&mut raw_bytes)?;
+        self.compressed.push(CompressedSegment {
+            path: path.to_owned(),
+            index,
+            bytes: file.metadata()?.size(),
+            raw_bytes: u32::from_le_bytes(raw_bytes).into(),
+            started_unix_ns,
+        });
+        Ok(())
+    }
+}
+
+/// Appends the batch that a crash has kept from being written; returns its
+/// size, bytes.
+fn close(file: &mut File, found: &Walk) -> io::Result<u64> {
+    let mut entries = found.metadata.clone();
+    for (key, value) in [
+        ("segment.complete", "false"),
+        ("dial9-bpf.recovered", "true"),
+    ] {
+        entries.push((key.to_owned(), value.to_owned()));
+    }
+    let mut encoder = Encoder::new();
+    if let Some(ended) = found.ended() {
+        encoder.metadata(ended.mono_ns, entries);
+        encoder.clock_sync(ended);
+    }
+    let batch = encoder.cut();
+    file.seek(SeekFrom::Start(found.bytes))?;
+    file.write_all(batch)?;
+    Ok(batch.len() as u64)
+}
+
+/// Wall-clock time of the first event, which is a clock.
+fn first_clock(head: &[u8]) -> Option<u64> {
+    let mut decoder = Decoder::new(head)?;
+    loop {
+        if let DecodedFrameRef::Event { values, .. } = decoder.next_frame_ref().ok()?? {
+            return match values[..] {
+                [FieldValueRef::Varint(unix_ns)] => Some(unix_ns),
+                _ => None,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

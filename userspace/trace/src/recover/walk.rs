@@ -1,0 +1,191 @@
+//! The whole batches at the begin of a file.
+//!
+//! In: the bytes of a segment, perhaps torn. Out: how many of them are whole
+//! batches, and what these say of the segment. Never: more memory than a few
+//! batches; a byte decoded more than twice.
+//!
+//! Frames have no length, so that a batch is found by decoding it. It is whole
+//! when it decodes up to the frame that ends every batch, or up to the next
+//! batch's header.
+
+use std::io::{self, Read};
+
+use dial9_trace_format::codec::WireTypeId;
+use dial9_trace_format::decoder::{DecodedFrameRef, Decoder};
+use dial9_trace_format::types::FieldValueRef;
+
+use crate::clock::Anchor;
+use crate::encode::MAX_BATCH_BYTES;
+
+/// What a header consists of: magic and version.
+const HEADER: &[u8] = b"TRC\0\x01";
+/// First byte of a frame that sets the time, and its length.
+const RESET_TAG: u8 = 5;
+const RESET_BYTES: usize = 9;
+/// Bytes in memory at once.
+const WINDOW_BYTES: usize = 2 * MAX_BATCH_BYTES;
+
+/// What the whole batches of a file say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// Their length.
+    pub(crate) bytes: u64,
+    /// How many there are.
+    pub(crate) batches: u64,
+    /// Events in them.
+    pub(crate) events: u64,
+    pub(crate) first_sync: Option<Anchor>,
+    pub(crate) last_sync: Option<Anchor>,
+    /// Newest event, `CLOCK_MONOTONIC` ns.
+    pub(crate) newest_ns: u64,
+    /// The last metadata.
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Indexes of the evictions told.
+    pub(crate) told: Vec<u64>,
+}
+
+/// What a piece of a file begins with.
+enum Piece {
+    /// A batch of so many bytes.
+    Whole(usize),
+    /// A batch that does not end here.
+    Open,
+}
+
+/// Walks a file.
+///
+/// # Errors
+///
+/// Those of the reader.
+pub(crate) fn walk(mut file: impl Read) -> io::Result<Walk> {
+    let mut walk = Walk::default();
+    let mut window = Vec::with_capacity(WINDOW_BYTES);
+    loop {
+        let room = (WINDOW_BYTES - window.len()) as u64;
+        let read = file.by_ref().take(room).read_to_end(&mut window)?;
+        let mut start = 0;
+        loop {
+            let mut next = walk.clone_head();
+            let Piece::Whole(bytes) = next.piece(&window[start..]) else {
+                break;
+            };
+            start += bytes;
+            walk.add(next, bytes);
+        }
+        // Nothing more to read, or a batch larger than any.
+        if read == 0 || start == 0 && window.len() == WINDOW_BYTES {
+            return Ok(walk);
+        }
+        window.drain(..start);
+    }
+}
+
+impl Walk {
+    /// Whether there is enough for a reader: clock and metadata.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.first_sync.is_some() && !self.metadata.is_empty()
+    }
+
+    /// Whether the last batch is one that closes a segment.
+    pub(crate) fn is_closed(&self) -> bool {
+        let key = |(key, _): &(String, String)| key == "segment.complete";
+        self.metadata.iter().any(key)
+    }
+
+    /// The end as the events tell it: the newest, by the last wall clock.
+    pub(crate) fn ended(&self) -> Option<Anchor> {
+        let last = self.last_sync?;
+        Some(last.at(self.newest_ns.max(last.mono_ns)))
+    }
+
+    /// For what the next batch says.
+    fn clone_head(&self) -> Self {
+        Self {
+            newest_ns: self.newest_ns,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, batch: Self, bytes: usize) {
+        let Self {
+            bytes: _,
+            batches: _,
+            events,
+            first_sync,
+            last_sync,
+            newest_ns,
+            metadata,
+            told,
+        } = batch;
+        self.bytes += bytes as u64;
+        self.batches += 1;
+        self.events += events;
+        self.first_sync = self.first_sync.or(first_sync);
+        self.last_sync = last_sync.or(self.last_sync);
+        self.newest_ns = self.newest_ns.max(newest_ns);
+        if !metadata.is_empty() {
+            self.metadata = metadata;
+        }
+        self.told.extend(told);
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Piece {
+        let Some(mut decoder) = Decoder::new(bytes) else {
+            return Piece::Open;
+        };
+        loop {
+            let rest = &bytes[decoder.position()..];
+            if rest.starts_with(HEADER) {
+                return Piece::Whole(decoder.position());
+            }
+            // The decoder recurses into each, and no encoder writes two.
+            if rest.first() == Some(&RESET_TAG) && rest.get(RESET_BYTES) == Some(&RESET_TAG) {
+                return Piece::Open;
+            }
+            match decoder.next_frame_ref() {
+                Ok(Some(DecodedFrameRef::StringPool(strings))) if strings.is_empty() => {
+                    return Piece::Whole(decoder.position());
+                }
+                Ok(Some(DecodedFrameRef::Event {
+                    type_id,
+                    timestamp_ns,
+                    values,
+                })) => self.event(&decoder, type_id, timestamp_ns, &values),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return Piece::Open,
+            }
+        }
+    }
+
+    fn event(
+        &mut self,
+        decoder: &Decoder<'_>,
+        type_id: WireTypeId,
+        ts_ns: u64,
+        values: &[FieldValueRef<'_>],
+    ) {
+        let Some(schema) = decoder.registry().get(type_id) else {
+            return;
+        };
+        self.events += 1;
+        match (schema.name(), values) {
+            // An announcement has its task's time.
+            ("TaskSpawnEvent", _) => return,
+            ("ClockSyncEvent", [FieldValueRef::Varint(unix_ns), ..]) => {
+                let sync = Anchor {
+                    mono_ns: ts_ns,
+                    unix_ns: *unix_ns,
+                };
+                self.first_sync = self.first_sync.or(Some(sync));
+                self.last_sync = Some(sync);
+            }
+            ("SegmentMetadataEvent", [FieldValueRef::StringMap(map), ..]) => {
+                let owned = map.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+                self.metadata = owned.collect();
+            }
+            ("EvictionEvent", [FieldValueRef::Varint(index), ..]) => self.told.push(*index),
+            _ => {}
+        }
+        self.newest_ns = self.newest_ns.max(ts_ns);
+    }
+}
