@@ -15,6 +15,8 @@ pub mod decode;
 pub mod dump;
 pub mod encode;
 pub mod event;
+#[cfg(test)]
+mod fixtures;
 pub mod interpret;
 pub mod line;
 pub mod location;
@@ -27,6 +29,7 @@ pub mod rotate;
 mod schemas;
 pub mod segment;
 pub mod sort;
+pub mod spool;
 pub mod stats;
 mod tasks;
 mod threads;

@@ -30,7 +30,7 @@ use crate::segment::{
 };
 use walk::{Walk, walk};
 
-mod walk;
+pub(crate) mod walk;
 
 /// Enough of a segment for its first event.
 const HEAD_BYTES: u64 = 4 << 10;
@@ -44,6 +44,8 @@ pub struct Recovered {
     pub uncompressed: Vec<SealedSegment>,
     /// Compressed files, oldest first.
     pub compressed: Vec<CompressedSegment>,
+    /// Segments that a store has perhaps, since a put of them was not settled.
+    pub in_doubt: BTreeSet<u64>,
     /// Evictions that no segment tells.
     pub evicted: Vec<Evicted>,
     /// Active files without a clock or metadata, which are deleted.
@@ -84,11 +86,16 @@ pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
         let path = name::path(dir, index, stage);
         let done = match stage {
             Stage::Active => recovered.active((dir, owner), index, &path),
-            Stage::Partial => std::fs::remove_file(&path),
             // The compression was committed.
             Stage::Sealed if compressed.contains(&index) => std::fs::remove_file(&path),
             Stage::Sealed => recovered.raw((dir, owner), index, &path),
             Stage::Compressed => recovered.compressed(index, &path),
+            Stage::Put if recovered.has(index) => {
+                recovered.in_doubt.insert(index);
+                Ok(())
+            }
+            // A compression without its commit; a delivery without its end.
+            Stage::Partial | Stage::Put => std::fs::remove_file(&path),
             Stage::Evicted { .. } if told.contains(&index) => std::fs::remove_file(&path),
             Stage::Evicted { bytes } => {
                 recovered.evicted.push(Evicted { index, bytes });
@@ -115,6 +122,13 @@ pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
 }
 
 impl Recovered {
+    fn has(&self, index: u64) -> bool {
+        let raw = self.sealed.iter().chain(&self.uncompressed);
+        raw.map(|segment| segment.index)
+            .chain(self.compressed.iter().map(|segment| segment.index))
+            .any(|present| present == index)
+    }
+
     fn active(&mut self, spool: (&Path, Owner), index: u64, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -1,103 +1,15 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use tempfile::TempDir;
 
 use super::*;
 use crate::check::check_file;
-use crate::clock::Anchor;
-use crate::event::Event;
-use crate::location::Locations;
-use crate::metadata::Metadata;
-use crate::segment::{ActiveSegment, Closing};
-
-const BASE_NS: u64 = 1_000_000_000;
-
-fn anchor(mono_ns: u64) -> Anchor {
-    Anchor {
-        mono_ns,
-        unix_ns: 1_800_000_000_000_000_000 + mono_ns,
-    }
-}
-
-/// A directory in memory, where there is one: the tests sync often.
-pub(crate) fn spool_dir() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let parent = if memory.is_dir() {
-        memory.to_owned()
-    } else {
-        std::env::temp_dir()
-    };
-    tempfile::tempdir_in(parent).unwrap()
-}
-
-fn create(dir: &Path) -> ActiveSegment {
-    let metadata = Metadata {
-        boot_id: "abcd-7".into(),
-        ..Metadata::default()
-    };
-    ActiveSegment::create(dir, Owner::default(), &metadata, anchor(BASE_NS)).unwrap()
-}
-
-/// A batch of one task's life: the announcement has an earlier time.
-fn batch(at_ns: u64, task_id: u64) -> Vec<u8> {
-    let mut locations = Locations::new(&[], 0);
-    let location = locations.of_address(0x4000 + task_id);
-    let mut encoder = Encoder::new();
-    let (ts_ns, worker) = (at_ns, 0);
-    let events = [
-        Event::Spawn {
-            ts_ns: 5,
-            task_id,
-            location,
-            worker: None,
-            first_sighting: true,
-        },
-        Event::PollStart {
-            ts_ns,
-            worker,
-            task_id,
-            location,
-        },
-        Event::PollEnd {
-            ts_ns: ts_ns + 10,
-            worker,
-        },
-        Event::Terminate {
-            ts_ns: ts_ns + 20,
-            task_id,
-        },
-    ];
-    for event in &events {
-        encoder.event(event, &locations);
-    }
-    encoder.cut().to_vec()
-}
-
-fn close(segment: ActiveSegment, evicted: &[Evicted]) -> ClosedSegment {
-    let metadata = Metadata {
-        boot_id: "abcd-7".into(),
-        ..Metadata::default()
-    };
-    let closed = segment.close(&Closing {
-        metadata: &metadata,
-        workers: &[0],
-        threads: &[],
-        losses: &[],
-        evicted,
-        undecoded: 0,
-        unwritten: 0,
-        is_complete: true,
-        anchor: anchor(3 * BASE_NS),
-        events: 0,
-    });
-    closed.unwrap()
-}
+use crate::fixtures::{BASE_NS, anchor, batch, close, create, names, spool_dir};
 
 /// An active file, and where its batches end.
 fn active() -> (Vec<u8>, Vec<usize>) {
     let dir = spool_dir();
-    let mut segment = create(dir.path());
+    let mut segment = create(dir.path(), anchor(BASE_NS));
     let path = segment.path();
     let mut ends = Vec::new();
     for task_id in 1..4 {
@@ -115,15 +27,6 @@ fn active() -> (Vec<u8>, Vec<usize>) {
     }
     assert_eq!(ends.len(), 5);
     (bytes, ends)
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 #[test]
@@ -179,7 +82,7 @@ fn at_every_byte_recovery_yields_all_whole_batches_and_nothing_else() {
 #[test]
 fn a_closed_segment_is_sealed_as_it_is() {
     let dir = spool_dir();
-    let closed = close(create(dir.path()), &[]);
+    let closed = close(create(dir.path(), anchor(BASE_NS)), &[]);
     let bytes = std::fs::read(closed.path()).unwrap();
     drop(closed);
     let recovered = recover(dir.path(), Owner::default()).unwrap();
@@ -197,8 +100,8 @@ fn a_closed_segment_is_sealed_as_it_is() {
 #[test]
 fn a_living_recorders_file_stays() {
     let dir = spool_dir();
-    let segment = create(dir.path());
-    let closed = close(create(dir.path()), &[]);
+    let segment = create(dir.path(), anchor(BASE_NS));
+    let closed = close(create(dir.path(), anchor(BASE_NS)), &[]);
     let before = names(dir.path());
     let recovered = recover(dir.path(), Owner::default()).unwrap();
     assert!(recovered.sealed.is_empty() && recovered.failed.is_empty());
@@ -212,7 +115,11 @@ fn a_living_recorders_file_stays() {
 #[test]
 fn what_a_compression_left_is_finished_or_undone() {
     let dir = spool_dir();
-    let seal = || close(create(dir.path()), &[]).commit().unwrap();
+    let seal = || {
+        close(create(dir.path(), anchor(BASE_NS)), &[])
+            .commit()
+            .unwrap()
+    };
     // Stopped before its commit, after it, and at its end.
     seal().write_partial().unwrap();
     let published = seal();
@@ -245,7 +152,7 @@ fn an_eviction_is_handed_back_until_a_segment_has_told_it() {
         let stage = Stage::Evicted { bytes: 100 + index };
         std::fs::write(name::path(dir.path(), index, stage), "not yet empty").unwrap();
     }
-    let closed = close(create(dir.path()), &[gone(1)]);
+    let closed = close(create(dir.path(), anchor(BASE_NS)), &[gone(1)]);
     assert_eq!(closed.sealed().told, [1]);
     drop(closed);
     let recovered = recover(dir.path(), Owner::default()).unwrap();

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What has happened to the segment in a file.
+/// What has happened to the segment in a file, or what is said of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// Still being written, or left by a crash.
@@ -17,6 +17,9 @@ pub(crate) enum Stage {
     Partial,
     /// Compressed.
     Compressed,
+    /// Beside a segment that is being put into a store: whether it is there
+    /// already is known once the put is settled.
+    Put,
     /// Deleted to keep the budget, and not yet told in a segment: only the
     /// name is left, with the size that the file had.
     Evicted { bytes: u64 },
@@ -29,6 +32,7 @@ pub(crate) fn path(dir: &Path, index: u64, stage: Stage) -> PathBuf {
         Stage::Sealed => format!("trace.{index}.bin"),
         Stage::Partial => format!("trace.{index}.bin.gz.tmp"),
         Stage::Compressed => format!("trace.{index}.bin.gz"),
+        Stage::Put => format!("trace.{index}.bin.put"),
         Stage::Evicted { bytes } => format!("trace.{index}.bin.evicted-{bytes}"),
     })
 }
@@ -41,6 +45,7 @@ pub(crate) fn parse(name: &str) -> Option<(u64, Stage)> {
         "" => Stage::Sealed,
         ".gz.tmp" => Stage::Partial,
         ".gz" => Stage::Compressed,
+        ".put" => Stage::Put,
         _ => Stage::Evicted {
             bytes: rest.strip_prefix(".evicted-")?.parse().ok()?,
         },
@@ -86,6 +91,7 @@ mod tests {
             Stage::Sealed,
             Stage::Partial,
             Stage::Compressed,
+            Stage::Put,
             Stage::Evicted { bytes: 77 },
         ];
         for stage in stages {
