@@ -170,6 +170,12 @@ impl ActiveSegment {
         name::path(&self.dir, self.index, Stage::Active)
     }
 
+    /// Every write goes elsewhere, such as to a full disk.
+    #[cfg(test)]
+    pub(crate) fn swap_file(&mut self, file: &mut File) {
+        std::mem::swap(&mut self.file, file);
+    }
+
     fn error(&self, action: &'static str, source: io::Error) -> SegmentError {
         SegmentError {
             action,

@@ -4,11 +4,14 @@
 mod counting;
 mod synthetic;
 
+use std::time::Duration;
+
 use counting::{Counting, allocations};
-use dial9_bpf_trace::decode::Record;
-use dial9_bpf_trace::encode::Encoder;
-use dial9_bpf_trace::interpret::Interpreter;
-use dial9_bpf_trace::sort::Sorter;
+use dial9_bpf_trace::clock::Anchor;
+use dial9_bpf_trace::line::{Config, Line};
+use dial9_bpf_trace::metadata::Metadata;
+use dial9_bpf_trace::rotate::Policy;
+use dial9_bpf_trace::segment::Owner;
 use synthetic::Stream;
 
 #[global_allocator]
@@ -23,9 +26,20 @@ const BATCH_ALLOCATIONS: u64 = 700;
 #[test]
 fn a_warm_line_allocates_for_batches_only() {
     let mut stream = Stream::new(2, 64, 3);
-    let mut sorter = Sorter::new();
-    let mut interpreter = Interpreter::new(synthetic::locations());
-    let mut encoder = Encoder::new();
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        dir: dir.path().to_owned(),
+        owner: Owner::default(),
+        policy: Policy::new(Duration::from_hours(1), u64::MAX).unwrap(),
+        metadata: Metadata::default(),
+    };
+    let at = |mono_ns| Anchor {
+        mono_ns,
+        unix_ns: 1_800_000_000_000_000_000 + mono_ns,
+    };
+    let started = at(1_000_000_000_000);
+    let mut line = Line::begin(config, synthetic::locations(), started).unwrap();
+    let path = line.path().unwrap();
     let mut bytes = Vec::new();
     let (mut in_batches, mut batches, mut elsewhere) = (0, 0, 0);
     // The first rounds are warm-up; ended tasks stay remembered for a while,
@@ -33,26 +47,20 @@ fn a_warm_line_allocates_for_batches_only() {
     for round in 0..250 {
         let records: Vec<_> = stream.by_ref().take(ROUND).collect();
         let newest_ns = records.last().unwrap().1.header().ts_ns;
+        let length = path.metadata().unwrap().len();
         let before = allocations();
-        let mut cuts = 0;
-        for (_, record) in &records {
+        line.begin_pass();
+        for (cpu, record) in &records {
             bytes.clear();
             record.encode(&mut bytes);
-            sorter.push(Record::decode(&bytes).unwrap());
+            line.push(*cpu, &bytes);
         }
-        sorter.release(newest_ns, |record| {
-            interpreter.record(record, &mut |event, locations| {
-                if encoder.is_full() {
-                    encoder.cut();
-                    cuts += 1;
-                }
-                encoder.event(event, locations);
-            });
-        });
+        line.advance(newest_ns, at(newest_ns), &mut |_| panic!("no boundary"));
+        let made = allocations() - before;
+        let cuts = u64::from(path.metadata().unwrap().len() > length);
         if round < 150 {
             continue;
         }
-        let made = allocations() - before;
         if cuts == 0 && made == 0 {
             continue;
         }

@@ -242,6 +242,11 @@ impl Output {
         bytes + self.encoder.len() as u64
     }
 
+    #[cfg(test)]
+    pub(super) fn segment(&mut self) -> Option<&mut ActiveSegment> {
+        self.segment.as_mut()
+    }
+
     /// Closes the segment if there is one; it stays when that fails.
     fn close_segment(
         &mut self,

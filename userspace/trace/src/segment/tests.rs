@@ -119,10 +119,8 @@ fn a_full_disk_is_named_and_takes_no_whole_batch_along() {
     let dir = tempfile::tempdir().unwrap();
     let mut segment = create(&dir);
     let whole = std::fs::read(segment.path()).unwrap();
-    let real = std::mem::replace(
-        &mut segment.file,
-        OpenOptions::new().write(true).open("/dev/full").unwrap(),
-    );
+    let mut file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    segment.swap_file(&mut file);
     let error = segment.write_batch(b"TRC\0\x01").unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
     assert_eq!(
@@ -131,7 +129,7 @@ fn a_full_disk_is_named_and_takes_no_whole_batch_along() {
     );
     assert_eq!(segment.bytes(), whole.len() as u64);
     // Space again: the segment goes on where it was.
-    segment.file = real;
+    segment.swap_file(&mut file);
     let sealed = seal(segment, &[]);
     assert!(check_file(&sealed.path).unwrap().is_sound());
 }
