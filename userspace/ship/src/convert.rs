@@ -6,7 +6,7 @@
 //! gzip member, since dial9's reader takes one.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -63,8 +63,9 @@ impl Encoding {
         [Self::Gzip, Self::Zstd, Self::Raw]
             .into_iter()
             .find(|encoding| {
-                name.strip_suffix(encoding.suffix())
-                    .is_some_and(|name| name.ends_with(".bin"))
+                let suffix = encoding.suffix();
+                let rest = name.strip_suffix(suffix);
+                rest.and_then(|rest| rest.strip_suffix(".bin")).is_some()
             })
     }
 

@@ -26,10 +26,8 @@ pub struct Identity {
     pub service: String,
     /// What tells its instances apart.
     pub instance: String,
-    /// One for each run of a process; see [`boot_id`].
+    /// One for each run of a process; see [`boot_id()`].
     pub boot_id: String,
-    /// Name of the machine.
-    pub host: String,
 }
 
 /// What an identity is made from.
@@ -57,7 +55,6 @@ impl Identity {
     /// The first that is known, for the service: flag, environment, container or
     /// unit, executable; for the instance: flag, machine. Blank is not known.
     pub fn resolve(sources: &Sources<'_>) -> Self {
-        let host = known(sources.host).unwrap_or(UNKNOWN_HOST);
         let service = known(sources.service)
             .or_else(|| known(sources.env_service))
             .map(ToOwned::to_owned)
@@ -66,9 +63,11 @@ impl Identity {
             .unwrap_or_else(|| UNKNOWN_SERVICE.to_owned());
         Self {
             service,
-            instance: known(sources.instance).unwrap_or(host).to_owned(),
+            instance: known(sources.instance)
+                .or_else(|| known(sources.host))
+                .unwrap_or(UNKNOWN_HOST)
+                .to_owned(),
             boot_id: boot_id(sources.start_ticks, sources.pid),
-            host: host.to_owned(),
         }
     }
 }
@@ -156,15 +155,12 @@ fn unescape(name: &str) -> String {
         let digits = after
             .get(..2)
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        rest = match digits {
-            Some(byte) => {
-                bytes.push(byte);
-                &after[2..]
-            }
-            None => {
-                bytes.extend_from_slice(b"\\x");
-                after
-            }
+        rest = if let Some(byte) = digits {
+            bytes.push(byte);
+            &after[2..]
+        } else {
+            bytes.extend_from_slice(b"\\x");
+            after
         };
     }
     bytes.extend_from_slice(rest.as_bytes());

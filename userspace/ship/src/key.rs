@@ -46,7 +46,6 @@ pub fn object_key(
         service,
         instance,
         boot_id,
-        host: _,
     } = identity;
     let epoch_secs = ordinal.epoch_secs();
     // Nanoseconds in 64 bits end in the year 2554.
@@ -109,7 +108,6 @@ mod tests {
             service: service.to_owned(),
             instance: instance.to_owned(),
             boot_id: "abcd-17".to_owned(),
-            host: "h".to_owned(),
         };
         let ordinal = Ordinal {
             started_unix_ns: started_s * NS_PER_S + 999_999_999,

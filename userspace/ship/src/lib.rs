@@ -13,6 +13,7 @@
 //! at the end of the same member; the other stages are in [`courier`].
 
 pub mod convert;
+pub mod courier;
 pub mod identity;
 pub mod key;
 pub mod rate;

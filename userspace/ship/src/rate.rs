@@ -85,14 +85,14 @@ mod tests {
             steps in prop::collection::vec((0u64..1_000_000, 0u64..2000), 1..40),
         ) {
             let start = Instant::now();
-            let (mut now, mut sent) = (start, 0);
+            let (mut now, mut sent) = (start, 0_u64);
             let mut rate = rate(bytes_per_s);
             for (bytes, idle_ms) in steps {
                 now += Duration::from_millis(idle_ms);
                 now += rate.reserve(bytes, now);
                 // What was sent before this one.
-                let due_s = sent as f64 / bytes_per_s as f64;
-                prop_assert!((now - start).as_secs_f64() >= due_s - 1e-6);
+                let due_us = u128::from(sent * 1_000_000 / bytes_per_s);
+                prop_assert!((now - start).as_micros() + 1 >= due_us);
                 sent += bytes;
             }
         }

@@ -8,7 +8,7 @@ use super::*;
 
 fn segment(bytes: usize) -> Vec<u8> {
     let mut content = SEGMENT_MAGIC.to_vec();
-    content.extend((0..bytes).map(|at| (at * at % 251) as u8));
+    content.extend((0..bytes).map(|at| at.wrapping_mul(at).to_le_bytes()[0]));
     content
 }
 

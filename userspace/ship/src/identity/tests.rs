@@ -47,19 +47,12 @@ fn an_instance_is_a_machine_unless_named() {
         host: Some("node-1"),
         ..Sources::default()
     };
-    let identity = Identity::resolve(&sources);
-    assert_eq!(
-        (identity.instance.as_str(), identity.host.as_str()),
-        ("node-1", "node-1")
-    );
+    assert_eq!(Identity::resolve(&sources).instance, "node-1");
     let named = Identity::resolve(&Sources {
         instance: Some("blue"),
         ..sources
     });
-    assert_eq!(
-        (named.instance.as_str(), named.host.as_str()),
-        ("blue", "node-1")
-    );
+    assert_eq!(named.instance, "blue");
     assert_eq!(
         Identity::resolve(&Sources::default()).instance,
         UNKNOWN_HOST

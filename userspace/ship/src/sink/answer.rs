@@ -1,7 +1,7 @@
 //! What the network answered to a put.
 //!
 //! In: the HTTP calls of one task. Out: the outcome of its last one.
-//! Never: a change to a call. object_store tells the status of few failures;
+//! Never: a change to a call. `object_store` tells the status of few failures;
 //! this tells it of all.
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ pub(super) async fn listen<T>(put: impl Future<Output = T>) -> (T, Answer) {
     ANSWER.scope(Cell::default(), listening).await
 }
 
-/// Connects as object_store does, and notes what is answered.
+/// Connects as `object_store` does, and notes what is answered.
 #[derive(Debug)]
 pub(super) struct NotingConnector;
 

@@ -1,11 +1,12 @@
 //! Object stores and directories.
 //!
-//! In: a destination, options, the environment. Out: a [`Sink`] by
-//! object_store. Never: a retry of object_store's own; plain HTTP to another
+//! In: a destination, options, the environment. Out: a [`Sink`] by the crate
+//! `object_store`. Never: a retry of that crate's own; plain HTTP to another
 //! machine unless the environment asks for it; a profile file.
 //!
 //! Credentials of S3, by the environment: access keys; a web identity token; the
-//! endpoints of ECS and EKS Pod Identity; else the instance's, by IMDSv2.
+//! endpoints of ECS and EKS Pod Identity; else the instance's, by version 2 of
+//! its metadata service.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
@@ -86,7 +87,7 @@ pub enum OpenError {
         /// Where to.
         destination: Destination,
         /// The cause.
-        source: object_store::Error,
+        source: Box<object_store::Error>,
     },
 }
 
@@ -129,7 +130,7 @@ impl StoreSink {
         let env: Vec<(String, String)> = env.into_iter().collect();
         let settings = |source| OpenError::Settings {
             destination: destination.clone(),
-            source,
+            source: Box::new(source),
         };
         let mut credentials = None;
         let (store, naming): (Arc<dyn ObjectStore>, Naming) = match destination {
@@ -257,7 +258,7 @@ fn classify(error: object_store::Error, answer: Answer) -> PutError {
     }
 }
 
-/// The code of an error of S3, which object_store gives as a part of its text.
+/// The code of an error of S3, which is given as a part of its text.
 fn code_in(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
