@@ -1,16 +1,14 @@
 //! Reserve, stamp, fill, submit; or count the loss. The only user of the rings.
 
-use aya_ebpf::{
-    btf_maps::RingBuf,
-    helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
-};
+use aya_ebpf::{btf_maps::RingBuf, helpers::bpf_ktime_get_ns};
+use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use dial9_bpf_abi::{
     loss::{LossCause, counter_index},
     record::{FLAG_GAP_ALL_THREADS, Gap, RecordHeader, RecordKind},
-    thread::{LOST_BY_SEVERAL, ThreadSlot, slot_index},
+    thread::{LOST_BY_SEVERAL, LostHits, slot_index},
 };
 
-use crate::maps::{LOSSES, RINGS, THREADS};
+use crate::maps::{LOSSES, LOST_HITS, RINGS, has_lost, note_lost};
 
 /// `BPF_RB_NO_WAKEUP` (include/uapi/linux/bpf.h): the consumer runs on a timer.
 /// A wake-up costs the target 1 to 11 us a hit.
@@ -20,6 +18,8 @@ const NO_WAKEUP: u64 = 1;
 pub struct Hit {
     /// What its record is.
     pub kind: RecordKind,
+    /// The CPU.
+    pub cpu: u32,
     /// The thread.
     pub tid: u32,
 }
@@ -31,17 +31,22 @@ impl Hit {
     #[inline(always)]
     pub fn emit<R: 'static>(&self, flags: u16, fill: impl FnOnce(*mut R)) {
         // SAFETY: the helper has no precondition.
-        let cpu = unsafe { bpf_get_smp_processor_id() };
-        let Some(ring) = RINGS.get(cpu) else {
+        self.put(flags, || unsafe { bpf_ktime_get_ns() }, fill);
+    }
+
+    /// The same with a time that was taken before, `CLOCK_MONOTONIC`, ns.
+    #[inline(always)]
+    pub fn emit_at<R: 'static>(&self, ts_ns: u64, flags: u16, fill: impl FnOnce(*mut R)) {
+        self.put(flags, || ts_ns, fill);
+    }
+
+    #[inline(always)]
+    fn put<R: 'static>(&self, flags: u16, stamp: impl FnOnce() -> u64, fill: impl FnOnce(*mut R)) {
+        let Some(ring) = RINGS.get(self.cpu) else {
             return self.lose(LossCause::NoRing);
         };
-        if let Some(slot) = THREADS.get_ptr_mut(slot_index(self.tid)) {
-            // SAFETY: a map value lives as long as the program; see `lose` for
-            // who else writes it.
-            let slot = unsafe { &mut *slot };
-            if slot.lost != 0 && !emit_gap(ring, slot) {
-                return self.lose(LossCause::RingFull);
-            }
+        if has_lost() && !self.tell_gap(ring) {
+            return self.lose(LossCause::RingFull);
         }
         let Some(mut entry) = ring.reserve_untyped::<R>(0) else {
             return self.lose(LossCause::RingFull);
@@ -49,9 +54,7 @@ impl Hit {
         let record = entry.as_mut_ptr();
         // SAFETY: every record begins with a header, and the entry is ours
         // until it is submitted.
-        unsafe {
-            write_header(record.cast(), self.kind, flags, self.tid, bpf_ktime_get_ns());
-        }
+        unsafe { write_header(record.cast(), self.kind, flags, self.tid, stamp()) };
         fill(record);
         entry.submit(NO_WAKEUP);
     }
@@ -67,39 +70,53 @@ impl Hit {
             // SAFETY: the pointer is to a map value; the add is atomic, since on
             // preemptible kernels two programs interleave on one CPU.
             unsafe {
-                core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
-                    count, 1,
-                );
+                atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(count, 1);
             }
         }
-        let Some(slot) = THREADS.get_ptr_mut(slot_index(self.tid)) else {
+        note_lost();
+        let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(self.tid)) else {
             return;
         };
-        // SAFETY: as in `emit`.
+        // SAFETY: a map value lives as long as the program; above is who writes.
         let slot = unsafe { &mut *slot };
         if slot.lost == 0 {
-            slot.lost_tid = self.tid;
+            slot.tid = self.tid;
             // SAFETY: the helper has no precondition.
-            slot.lost_ns = unsafe { bpf_ktime_get_ns() };
-        } else if slot.lost_tid != self.tid {
-            slot.lost_tid = LOST_BY_SEVERAL;
+            slot.since_ns = unsafe { bpf_ktime_get_ns() };
+        } else if slot.tid != self.tid {
+            slot.tid = LOST_BY_SEVERAL;
         }
         slot.lost += 1;
+    }
+
+    /// Submits what the thread's slot holds; false when the ring is full.
+    #[inline(always)]
+    fn tell_gap<const BYTES: usize>(&self, ring: &RingBuf<u8, BYTES>) -> bool {
+        let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(self.tid)) else {
+            return true;
+        };
+        // SAFETY: as in `lose`.
+        let slot = unsafe { &mut *slot };
+        slot.lost == 0 || emit_gap(ring, slot)
     }
 }
 
 /// Submits the gap that a slot holds; false when the ring is full.
 #[inline(always)]
-fn emit_gap<const BYTES: usize>(ring: &RingBuf<u8, BYTES>, slot: &mut ThreadSlot) -> bool {
+fn emit_gap<const BYTES: usize>(ring: &RingBuf<u8, BYTES>, slot: &mut LostHits) -> bool {
     let Some(mut entry) = ring.reserve_untyped::<Gap>(0) else {
         return false;
     };
-    let several = slot.lost_tid == LOST_BY_SEVERAL;
-    let (tid, flags) = if several { (0, FLAG_GAP_ALL_THREADS) } else { (slot.lost_tid, 0) };
+    let several = slot.tid == LOST_BY_SEVERAL;
+    let (tid, flags) = if several {
+        (0, FLAG_GAP_ALL_THREADS)
+    } else {
+        (slot.tid, 0)
+    };
     let gap = entry.as_mut_ptr();
     // SAFETY: the entry is ours until it is submitted.
     unsafe {
-        write_header(gap.cast(), RecordKind::GAP, flags, tid, slot.lost_ns);
+        write_header(gap.cast(), RecordKind::GAP, flags, tid, slot.since_ns);
         (&raw mut (*gap).lost).write(slot.lost);
     }
     slot.lost = 0;

@@ -1,20 +1,40 @@
-//! The first thing every program does: is this process traced?
+//! The first thing every program does: is this hit the target's, and whose?
 
-use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_smp_processor_id};
+use dial9_bpf_abi::{limits::NO_TARGET, record::RecordKind};
 
-use crate::maps::TARGETS;
+use crate::{
+    emit::Hit,
+    maps::{ON_CPU, target},
+};
 
-/// The tid of the current thread, if its process is a target.
+/// The hit, if it is the target's.
 ///
-/// Kernels 6.6 to 6.9 have a broken pid filter on uprobe_multi links, and a
-/// link without a pid may serve several targets: so the program filters always.
+/// The scheduler's tracepoint says which thread of the target is on the CPU.
+/// Where it says none, the thread has been on it since before the tracepoint
+/// was, or it is another process's: a forked child, or anybody's on kernels 6.6
+/// to 6.9, whose links filter badly.
 #[inline(always)]
-pub fn traced_tid() -> Option<u32> {
-    let pid_tgid = bpf_get_current_pid_tgid();
-    let tgid = (pid_tgid >> 32) as u32;
-    let word = *TARGETS.get(tgid >> 6)?;
-    if word >> (tgid & 63) & 1 == 0 {
+pub fn traced(kind: RecordKind) -> Option<Hit> {
+    let target = target();
+    if target == NO_TARGET {
         return None;
     }
-    Some(pid_tgid as u32)
+    // SAFETY: the helper has no precondition. Programs do not migrate.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    if let Some(on_cpu) = ON_CPU.get(cpu)
+        && on_cpu.tid != 0
+    {
+        return Some(Hit {
+            kind,
+            cpu,
+            tid: on_cpu.tid,
+        });
+    }
+    let pid_tgid = bpf_get_current_pid_tgid();
+    ((pid_tgid >> 32) as u32 == target).then_some(Hit {
+        kind,
+        cpu,
+        tid: pid_tgid as u32,
+    })
 }

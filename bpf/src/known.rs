@@ -1,9 +1,7 @@
 //! The id of a task, from the array of known tasks or from its header. The rules
 //! are in `dial9_bpf_abi::known`.
 
-use aya_ebpf::helpers::{
-    bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_copy_from_user,
-};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_copy_from_user};
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use dial9_bpf_abi::{
     cookie,
@@ -74,7 +72,11 @@ pub fn read_user(address: u64) -> Option<u64> {
     // SAFETY: the destination is eight bytes of our stack; the helper checks the
     // source.
     let status = unsafe {
-        bpf_copy_from_user((&raw mut value).cast(), 8, address as *const core::ffi::c_void)
+        bpf_copy_from_user(
+            (&raw mut value).cast(),
+            8,
+            address as *const core::ffi::c_void,
+        )
     };
     (status == 0).then_some(value)
 }

@@ -4,7 +4,10 @@
 //! decision that userspace could take, a loop over data, a log line in the
 //! shipped object.
 #![no_std]
-#![expect(internal_features, reason = "atomic_xadd: core::sync::atomic has no fetch_add for this target")]
+#![expect(
+    internal_features,
+    reason = "atomic_xadd: core::sync::atomic has no fetch_add for this target"
+)]
 #![feature(core_intrinsics)]
 #![no_main]
 

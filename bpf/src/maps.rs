@@ -6,9 +6,9 @@ use aya_ebpf::{
     maps::{Array, PerCpuArray},
 };
 use dial9_bpf_abi::{
-    limits::{KNOWN_TASKS, MAX_CPUS, TARGET_WORDS},
+    limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::COUNTERS,
-    thread::{SLOTS, ThreadSlot},
+    thread::{LostHits, OnCpu, SLOTS},
 };
 
 /// Size that the inner maps are declared with, bytes; the loader puts rings of
@@ -20,13 +20,13 @@ const DECLARED_RING_BYTES: usize = 4096;
 pub static RINGS: ArrayOfMaps<RingBuf<u8, DECLARED_RING_BYTES>, { MAX_CPUS as usize }> =
     ArrayOfMaps::new();
 
-/// One bit for each traced process: word `tgid >> 6`, bit `tgid & 63`.
+/// The target's thread on each CPU.
 #[map]
-pub static TARGETS: Array<u64> = Array::with_max_entries(TARGET_WORDS, 0);
+pub static ON_CPU: Array<OnCpu> = Array::with_max_entries(MAX_CPUS, 0);
 
-/// What is kept for each thread, by `thread::slot_index`.
+/// What threads lost, by `thread::slot_index`.
 #[map]
-pub static THREADS: Array<ThreadSlot> = Array::with_max_entries(SLOTS, 0);
+pub static LOST_HITS: Array<LostHits> = Array::with_max_entries(SLOTS, 0);
 
 /// Which task a header is, at `known::index`.
 #[map]
@@ -35,6 +35,14 @@ pub static KNOWN: Array<u64> = Array::with_max_entries(KNOWN_TASKS, 0);
 /// Lost hits by CPU, at `loss::counter_index`.
 #[map]
 pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+
+/// The process whose hits count, or `NO_TARGET`; alone in `.data`, where the
+/// loader sets it, so that all programs begin and end at one moment.
+#[unsafe(no_mangle)]
+static mut TARGET: u32 = NO_TARGET;
+/// 1 once a hit was lost; alone in `.bss`.
+#[unsafe(no_mangle)]
+static mut HAS_LOST: u32 = 0;
 
 /// 1 when the programs are loaded sleepable and may fault a user page in.
 #[unsafe(no_mangle)]
@@ -58,6 +66,24 @@ static TASK_CPU_NS: u32 = 0;
 fn global(value: &'static u32) -> u32 {
     // SAFETY: a reference is valid to read.
     unsafe { core::ptr::read_volatile(value) }
+}
+
+#[inline(always)]
+pub fn target() -> u32 {
+    // SAFETY: an aligned word that the loader writes whole.
+    unsafe { core::ptr::read_volatile(&raw const TARGET) }
+}
+
+#[inline(always)]
+pub fn has_lost() -> bool {
+    // SAFETY: an aligned word that only ever becomes 1.
+    unsafe { core::ptr::read_volatile(&raw const HAS_LOST) == 1 }
+}
+
+#[inline(always)]
+pub fn note_lost() {
+    // SAFETY: as above.
+    unsafe { core::ptr::write_volatile(&raw mut HAS_LOST, 1) }
 }
 
 #[inline(always)]

@@ -1,36 +1,58 @@
-//! The scheduler's switch-in of the target's threads, for exact CPU times.
+//! Which thread of the target is on which CPU, and since when.
 
-use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
-use dial9_bpf_abi::thread::slot_index;
-
-use crate::maps::{
-    THREADS, sched_tgid, task_cpu_ns_offset, task_pid_offset, task_tgid_offset,
+use aya_ebpf::{
+    helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
 };
 
-/// A thread is switched in; for threads of other processes one comparison.
+use crate::maps::{ON_CPU, sched_tgid, task_cpu_ns_offset, task_pid_offset, task_tgid_offset};
+
+/// The CPU switches from one thread to another; when neither is the target's, two
+/// comparisons.
 ///
-/// Hook: BTF tracepoint `sched_switch(preempt, prev, next, …)`: `next` is the
-/// third argument in 5.10 and in every later kernel · Emits: nothing
+/// Hook: BTF tracepoint `sched_switch(preempt, prev, next, …)`: `prev` and `next`
+/// are the second and third argument in 5.10 and in every later kernel · Emits:
+/// nothing
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
-    let next: *const u8 = ctx.arg(2);
-    // SAFETY: `next` is a trusted `task_struct`; the offsets are this kernel's.
-    let tgid = unsafe { *next.add(task_tgid_offset()).cast::<u32>() };
-    if tgid != sched_tgid() {
-        return 0;
-    }
-    // SAFETY: as above.
-    let tid = unsafe { *next.add(task_pid_offset()).cast::<u32>() };
-    let Some(slot) = THREADS.get_ptr_mut(slot_index(tid)) else {
-        return 0;
-    };
-    // SAFETY: a map value; the switched-in thread does not run yet, so no
-    // program of its own reads it meanwhile.
-    unsafe {
-        (*slot).on_tid = 0;
-        (*slot).cpu_ns = *next.add(task_cpu_ns_offset()).cast::<u64>();
-        (*slot).on_ns = bpf_ktime_get_ns();
-        (*slot).on_tid = tid;
+    let (prev, next): (*const u8, *const u8) = (ctx.arg(1), ctx.arg(2));
+    if tgid(next) == sched_tgid() {
+        switch_in(next);
+    } else if tgid(prev) == sched_tgid() {
+        switch_out();
     }
     0
+}
+
+/// The tracepoint runs on the CPU that switches, with interrupts off: no hit can
+/// come between these writes.
+#[inline(always)]
+fn switch_in(next: *const u8) {
+    // SAFETY: the helper has no precondition.
+    let Some(on_cpu) = ON_CPU.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }) else {
+        return;
+    };
+    // SAFETY: a map value; `next` is a trusted `task_struct`, and the offsets are
+    // this kernel's.
+    unsafe {
+        (*on_cpu).tid = *next.add(task_pid_offset()).cast::<u32>();
+        (*on_cpu).cpu_ns = *next.add(task_cpu_ns_offset()).cast::<u64>();
+        (*on_cpu).on_ns = bpf_ktime_get_ns();
+    }
+}
+
+#[inline(always)]
+fn switch_out() {
+    // SAFETY: the helper has no precondition.
+    if let Some(on_cpu) = ON_CPU.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }) {
+        // SAFETY: a map value.
+        unsafe { (*on_cpu).tid = 0 };
+    }
+}
+
+#[inline(always)]
+fn tgid(task: *const u8) -> u32 {
+    // SAFETY: a trusted `task_struct`, and this kernel's offset.
+    unsafe { *task.add(task_tgid_offset()).cast::<u32>() }
 }

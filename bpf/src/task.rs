@@ -1,21 +1,19 @@
 //! Uprobes on what Tokio does with a task: poll, wake, spawn, terminate.
 
 use aya_ebpf::{
-    EbpfContext as _,
-    bindings::pt_regs,
-    helpers::bpf_get_attach_cookie,
-    macros::uprobe,
+    EbpfContext as _, bindings::pt_regs, helpers::bpf_get_attach_cookie, macros::uprobe,
     programs::ProbeContext,
 };
 use dial9_bpf_abi::{
     cookie,
     loss::LossCause,
-    record::{FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord},
+    record::{
+        FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord,
+    },
 };
 
 use crate::{
-    emit::Hit,
-    filter::traced_tid,
+    filter::traced,
     known::{last_task_id, read_user, task_id},
 };
 
@@ -29,8 +27,9 @@ const HEADER_VTABLE: u64 = 16;
 /// it is not known, the vtable where several share the function · Emits: [`PollStart`], 40 bytes
 #[uprobe(sleepable)]
 pub fn poll_start(ctx: ProbeContext) -> u32 {
-    let Some(tid) = traced_tid() else { return 0 };
-    let hit = Hit { kind: RecordKind::POLL_START, tid };
+    let Some(hit) = traced(RecordKind::POLL_START) else {
+        return 0;
+    };
     let cookie = attach_cookie(&ctx);
     let header = task_header(&ctx, cookie);
     let Some(task_id) = task_id(header, cookie) else {
@@ -64,9 +63,11 @@ pub fn poll_start(ctx: ProbeContext) -> u32 {
 /// Hook: uprobe after the call · Reads: nothing · Emits: [`PollEnd`], 24 bytes
 #[uprobe(sleepable)]
 pub fn poll_end(ctx: ProbeContext) -> u32 {
-    let Some(tid) = traced_tid() else { return 0 };
+    let Some(hit) = traced(RecordKind::POLL_END) else {
+        return 0;
+    };
     let sp = stack_pointer(&ctx);
-    Hit { kind: RecordKind::POLL_END, tid }.emit::<PollEnd>(0, |record| {
+    hit.emit::<PollEnd>(0, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).sp).write(sp) }
     });
@@ -99,8 +100,9 @@ pub fn terminate(ctx: ProbeContext) -> u32 {
 /// the vtable · Emits: [`Spawn`], 32 bytes
 #[uprobe(sleepable)]
 pub fn spawn(ctx: ProbeContext) -> u32 {
-    let Some(tid) = traced_tid() else { return 0 };
-    let hit = Hit { kind: RecordKind::SPAWN, tid };
+    let Some(hit) = traced(RecordKind::SPAWN) else {
+        return 0;
+    };
     let cookie = attach_cookie(&ctx);
     let header = task_header(&ctx, cookie);
     let (Some(task_id), Some(vtable)) =
@@ -125,17 +127,20 @@ fn task_event(
     kind: RecordKind,
     identify: impl FnOnce(u64, u64) -> Option<u64>,
 ) -> u32 {
-    let Some(tid) = traced_tid() else { return 0 };
+    let Some(hit) = traced(kind) else { return 0 };
     let cookie = attach_cookie(ctx);
     if !cookie::counts(cookie, flags(ctx)) {
         return 0;
     }
-    let hit = Hit { kind, tid };
     let Some(task_id) = identify(task_header(ctx, cookie), cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
     };
-    let flags = if cookie::is_blocking(cookie) { FLAG_BLOCKING } else { 0 };
+    let flags = if cookie::is_blocking(cookie) {
+        FLAG_BLOCKING
+    } else {
+        0
+    };
     hit.emit::<TaskRecord>(flags, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).task_id).write(task_id) }

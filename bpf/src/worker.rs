@@ -5,15 +5,12 @@ use aya_ebpf::{
     macros::uprobe,
     programs::ProbeContext,
 };
-use dial9_bpf_abi::{
-    record::{FLAG_CPU_BEHIND, Park, RecordKind},
-    thread::slot_index,
-};
+use dial9_bpf_abi::record::{FLAG_CPU_BEHIND, Park, RecordKind};
 
 use crate::{
     emit::Hit,
-    filter::traced_tid,
-    maps::{THREADS, task_cpu_ns_offset},
+    filter::traced,
+    maps::{ON_CPU, task_cpu_ns_offset},
 };
 
 /// A worker is about to park.
@@ -35,10 +32,12 @@ pub fn unpark(_ctx: ProbeContext) -> u32 {
 
 #[inline(always)]
 fn worker_event(kind: RecordKind) -> u32 {
-    let Some(tid) = traced_tid() else { return 0 };
-    let (cpu_ns, flags) = thread_cpu_ns(tid);
-    Hit { kind, tid }.emit::<Park>(flags, |record| {
-        // SAFETY: `emit` hands out a record that is ours to write.
+    let Some(hit) = traced(kind) else { return 0 };
+    // SAFETY: the helper has no precondition.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    let (cpu_ns, flags) = thread_cpu_ns(&hit, now_ns);
+    hit.emit_at::<Park>(now_ns, flags, |record| {
+        // SAFETY: `emit_at` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).cpu_ns).write(cpu_ns) }
     });
     0
@@ -50,13 +49,11 @@ fn worker_event(kind: RecordKind) -> u32 {
 /// of the intervals are right to 50 ns, p99 to 20 us. Without a switch-in seen,
 /// the sum alone, which is brought up to date only at a switch or a tick.
 #[inline(always)]
-fn thread_cpu_ns(tid: u32) -> (u64, u16) {
-    if let Some(slot) = THREADS.get(slot_index(tid))
-        && slot.on_tid == tid
+fn thread_cpu_ns(hit: &Hit, now_ns: u64) -> (u64, u16) {
+    if let Some(on_cpu) = ON_CPU.get(hit.cpu)
+        && on_cpu.tid == hit.tid
     {
-        // SAFETY: the helper has no precondition.
-        let now = unsafe { bpf_ktime_get_ns() };
-        return (slot.cpu_ns + (now - slot.on_ns), 0);
+        return (on_cpu.cpu_ns + (now_ns - on_cpu.on_ns), 0);
     }
     // SAFETY: the current task is a valid `task_struct`, the offset its kernel's.
     let cpu_ns = unsafe {

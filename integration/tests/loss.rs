@@ -126,7 +126,7 @@ fn a_recording_that_loses_is_whole_around_the_gaps() {
 
     let truth = truth::read(&counted);
     let facts = Facts::of_dir(output.path());
-    facts.expect_sound();
+    facts.expect_at_rest();
     assert!(
         facts.total_lost() > 0 && facts.count("GapEvent") > 0,
         "{:?}",

@@ -124,6 +124,6 @@ fn a_bystander_of_the_same_binary_takes_no_hit() {
     assert!(bystander.exit().success());
     assert!(program.exit().success());
     let facts = Facts::of_dir(output.path());
-    facts.expect_lossless().expect_sound();
+    facts.expect_lossless().expect_at_rest();
     truth::expect_told(&truth::read(&counted), &facts, true);
 }

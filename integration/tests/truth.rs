@@ -36,7 +36,7 @@ fn check(build: Build, exact_spawns: bool) {
     kinds.dedup();
     assert!(kinds.len() >= KINDS, "{kinds:?}");
     assert!(truth::total_polls(&truth) >= POLLS);
-    facts.expect_lossless().expect_sound();
+    facts.expect_lossless().expect_at_rest();
     truth::expect_told(&truth, &facts, exact_spawns);
     assert_eq!(
         facts

@@ -2,9 +2,8 @@
 
 /// CPUs that can have a ring: entries of the outer map.
 pub const MAX_CPUS: u32 = 1024;
-/// Words of the target bitmap: one bit for each pid below `pid_max`'s ceiling
-/// of 2^22 (`PID_MAX_LIMIT`, include/linux/threads.h).
-pub const TARGET_WORDS: u32 = (1 << 22) / 64;
+/// The kernel side's target while hits do not count: no process has this id.
+pub const NO_TARGET: u32 = u32::MAX;
 /// Default budget of all rings together, bytes.
 pub const DEFAULT_RING_BYTES: u64 = 32 << 20;
 /// Entries of the array of known tasks, 8 bytes each; a power of two.

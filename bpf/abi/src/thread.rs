@@ -1,30 +1,45 @@
-//! What the kernel keeps for each traced thread, in an array indexed by the low
-//! bits of the tid (a hash lookup would cost 32 ns on every hit).
+//! What the kernel keeps of the target's threads: who is on which CPU, and who
+//! lost hits.
 
-/// Entries of the thread array; a power of two.
+/// Entries of the array of threads that lost hits; a power of two.
 pub const SLOTS: u32 = 1 << 14;
 
-/// One thread's slot. Two threads whose tids agree in the low bits share it:
-/// `on_tid` says whose the on-CPU part is, and a gap that two of them share is
-/// marked as everybody's.
+/// The thread of the target that is on a CPU, in an array by CPU: written when
+/// the scheduler switches, so that a hit knows its thread without a call (a call
+/// costs 25 ns). Padded to a cache line, so that CPUs do not share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct ThreadSlot {
-    /// Thread that `on_ns` and `cpu_ns` belong to; 0 before the first switch-in.
-    pub on_tid: u32,
-    /// Thread that lost hits; 0 when nothing is lost, `u32::MAX` for several.
-    pub lost_tid: u32,
-    /// When the thread was last switched in, `CLOCK_MONOTONIC`, ns.
+pub struct OnCpu {
+    /// The thread; 0 while no thread of the target is on the CPU, and for one
+    /// that was on it before the tracepoint was.
+    pub tid: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// When it was switched in, `CLOCK_MONOTONIC`, ns.
     pub on_ns: u64,
     /// `sched_entity.sum_exec_runtime` at that moment, ns.
     pub cpu_ns: u64,
+    /// Always 0.
+    pub padding: [u64; 5],
+}
+
+/// What a thread lost since its last record, in an array by the low bits of the
+/// tid (a hash lookup would cost 32 ns on every hit). Two threads may share a
+/// slot; then the gap is everybody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LostHits {
+    /// The thread; [`LOST_BY_SEVERAL`] for more than one.
+    pub tid: u32,
+    /// Always 0.
+    pub reserved: u32,
     /// When the first of the lost hits happened, `CLOCK_MONOTONIC`, ns.
-    pub lost_ns: u64,
-    /// Hits lost since the thread's last record.
+    pub since_ns: u64,
+    /// Hits lost; 0 when nothing is.
     pub lost: u64,
 }
 
-/// [`ThreadSlot::lost_tid`] when several threads lost hits in one slot.
+/// [`LostHits::tid`] when several threads lost hits in one slot.
 pub const LOST_BY_SEVERAL: u32 = u32::MAX;
 
 /// The slot of a thread.
@@ -32,4 +47,5 @@ pub const fn slot_index(tid: u32) -> u32 {
     tid & (SLOTS - 1)
 }
 
-const _: () = assert!(size_of::<ThreadSlot>() == 40);
+const _: () = assert!(size_of::<OnCpu>() == 64);
+const _: () = assert!(size_of::<LostHits>() == 24);

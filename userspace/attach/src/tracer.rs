@@ -11,10 +11,10 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
-    limits::KNOWN_TASKS,
+    limits::{KNOWN_TASKS, NO_TARGET},
     loss::{LossCause, counter_index},
     record::RecordKind,
-    thread::{LOST_BY_SEVERAL, SLOTS, ThreadSlot},
+    thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
 };
 use dial9_bpf_probes::plan::{Plan, Probe, Site};
 
@@ -84,8 +84,6 @@ pub struct Tracer {
     abilities: Abilities,
     cpu_time_behind: Option<String>,
     was_attached: bool,
-    /// The process whose hits the filter lets through; 0 before the first.
-    target_pid: u32,
 }
 
 impl Tracer {
@@ -119,7 +117,6 @@ impl Tracer {
             abilities,
             cpu_time_behind,
             was_attached: false,
-            target_pid: 0,
         })
     }
 
@@ -157,30 +154,28 @@ impl Tracer {
             })?);
         }
         self.links = links;
-        self.target_pid = target.pid();
-        self.filter(true)
+        self.set_target(target.pid())
     }
 
     /// Ends the hits, all at one moment, then detaches, which takes a while;
     /// the rings keep what they hold.
     pub fn detach(&mut self) {
-        // A filter that cannot be written lets hits through until the last link
-        // is gone: then the end is not one moment, and nothing else is wrong.
-        let _ = self.filter(false);
+        // A word that cannot be written lets hits through until the last link is
+        // gone: then the end is not one moment, and nothing else is wrong.
+        let _ = self.set_target(NO_TARGET);
         while let Some(links) = self.links.pop() {
             drop(links);
         }
     }
 
-    /// Lets the target's hits through the filter, or stops them: with one word,
-    /// so that hits of all programs begin and end at one moment.
-    fn filter(&mut self, lets_through: bool) -> Result<(), AttachError> {
-        let pid = self.target_pid;
-        let mut targets: Array<&mut MapData, u64> = map_mut(&mut self.ebpf, "TARGETS")?
+    /// Sets the process whose hits count: one word, so that the hits of all
+    /// programs begin and end at one moment.
+    fn set_target(&mut self, pid: u32) -> Result<(), AttachError> {
+        let mut target: Array<&mut MapData, u32> = map_mut(&mut self.ebpf, ".data")?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
-        targets
-            .set(pid >> 6, u64::from(lets_through) << (pid & 63), 0)
+        target
+            .set(0, pid, 0)
             .map_err(|error| map_unreadable(&error))
     }
 
@@ -252,8 +247,8 @@ impl Tracer {
     pub fn pending_gaps(&self) -> Result<Vec<PendingGap>, AttachError> {
         let slots: Array<&MapData, SlotBytes> = self
             .ebpf
-            .map("THREADS")
-            .ok_or_else(|| absent("THREADS"))?
+            .map("LOST_HITS")
+            .ok_or_else(|| absent("LOST_HITS"))?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
         let mut gaps = Vec::new();
@@ -262,10 +257,10 @@ impl Tracer {
                 .get(&index, 0)
                 .map_err(|error| map_unreadable(&error))?;
             if slot.lost > 0 {
-                let tid = (slot.lost_tid != LOST_BY_SEVERAL).then_some(slot.lost_tid);
+                let tid = (slot.tid != LOST_BY_SEVERAL).then_some(slot.tid);
                 gaps.push(PendingGap {
                     tid,
-                    since_ns: slot.lost_ns,
+                    since_ns: slot.since_ns,
                     lost: slot.lost,
                 });
             }
@@ -280,10 +275,10 @@ impl Drop for Tracer {
     }
 }
 
-/// A [`ThreadSlot`] as aya reads map values.
+/// [`LostHits`] as aya reads map values.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct SlotBytes(ThreadSlot);
+struct SlotBytes(LostHits);
 
 // SAFETY: integers without padding; every bit pattern is valid.
 unsafe impl aya::Pod for SlotBytes {}
