@@ -1,12 +1,12 @@
-//! One recording of a target in a directory at a time.
+//! One recording of a target in a directory at a time, and one spool.
 //!
-//! In: a directory and a pid. Out: a lock that lives as long as its value, or
-//! as the process. Never: a lock left behind by a crash: the kernel releases
-//! it with the descriptor.
+//! In: a directory, and a pid for a recording. Out: a lock that lives as long
+//! as its value, or as the process. Never: a lock left behind by a crash: the
+//! kernel releases it with the descriptor.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -23,6 +23,14 @@ pub enum LockError {
         /// The directory.
         dir: PathBuf,
     },
+    /// Another process has the spool.
+    #[error("{} is the spool of {}", dir.display(), named(*holder))]
+    SpoolInUse {
+        /// The directory.
+        dir: PathBuf,
+        /// Who has it, where the lock file says it.
+        holder: Option<u32>,
+    },
     /// The lock file is not usable.
     #[error("cannot lock {}", path.display())]
     Io {
@@ -33,11 +41,15 @@ pub enum LockError {
     },
 }
 
+fn named(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
+}
+
 /// Held while a target is recorded into a directory.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl DirectoryLock {
@@ -52,15 +64,72 @@ impl DirectoryLock {
             pid,
             dir: dir.to_owned(),
         };
+        Self::lock(path, held)
+    }
+
+    /// Takes a directory as a spool: the lock `DIR/.dial9-bpf.lock`, in which
+    /// this process's pid is written.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::SpoolInUse`] when another process has it.
+    pub fn take_spool(dir: &Path) -> Result<Self, LockError> {
+        let path = spool_path(dir);
+        let held = || LockError::SpoolInUse {
+            dir: dir.to_owned(),
+            holder: read_pid(&path),
+        };
+        let lock = Self::lock(path.clone(), held)?;
+        let pid = std::process::id().to_string();
+        let written = lock.file.set_len(0);
+        let written = written.and_then(|()| lock.file.write_all_at(pid.as_bytes(), 0));
+        match written {
+            Ok(()) => Ok(lock),
+            Err(source) => Err(LockError::Io { path, source }),
+        }
+    }
+
+    /// The process that has a directory as its spool; `None` when none has.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Io`] when that cannot be known.
+    pub fn spool_holder(dir: &Path) -> Result<Option<u32>, LockError> {
+        let path = spool_path(dir);
+        let io = |source| LockError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(io(source)),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared).map_err(io::Error::from) {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(read_pid(&path)),
+            Err(source) => Err(io(source)),
+        }
+    }
+
+    fn lock(path: PathBuf, held: impl Fn() -> LockError) -> Result<Self, LockError> {
         loop {
             match try_lock(&path) {
-                Ok(Some(file)) => return Ok(Self { path, _file: file }),
+                Ok(Some(file)) => return Ok(Self { path, file }),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(held()),
                 Err(source) => return Err(LockError::Io { path, source }),
             }
         }
     }
+}
+
+fn spool_path(dir: &Path) -> PathBuf {
+    dir.join(".dial9-bpf.lock")
+}
+
+fn read_pid(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 impl Drop for DirectoryLock {
@@ -109,6 +178,25 @@ mod tests {
         drop(lock);
         DirectoryLock::take(dir.path(), 42).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_spool_has_one_writer_and_says_who() {
+        let dir = tempfile::tempdir().unwrap();
+        let us = std::process::id();
+        let holder = || DirectoryLock::spool_holder(dir.path()).unwrap();
+        assert_eq!(holder(), None);
+        let lock = DirectoryLock::take_spool(dir.path()).unwrap();
+        assert_eq!(holder(), Some(us));
+        let error = DirectoryLock::take_spool(dir.path()).unwrap_err();
+        let expected = format!("{} is the spool of process {us}", dir.path().display());
+        assert_eq!(error.to_string(), expected);
+        drop(lock);
+        assert_eq!(holder(), None);
+        // A crash leaves the file, but not the lock.
+        std::fs::write(dir.path().join(".dial9-bpf.lock"), "1").unwrap();
+        assert_eq!(holder(), None);
+        DirectoryLock::take_spool(dir.path()).unwrap();
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! Out: the oldest segment that waits, and what had to go. Never: the active
 //! segment; a segment that is both delivered and evicted, or neither.
 //!
-//! - There is one writer, who holds the [`DirectoryLock`](crate::lock). The spool
-//!   belongs to the thread that commits, compresses and puts; it waits for the
+//! - There is one writer, who holds the directory's
+//!   [lock](crate::lock::DirectoryLock::take_spool). The spool belongs to the thread that commits, compresses and puts; it waits for the
 //!   disk.
 //! - Over budget the oldest segment goes first, but for one that is claimed or
 //!   in doubt. Its file becomes an empty one whose name keeps index and size,
