@@ -6,7 +6,9 @@
 //! the records.
 //!
 //! ```text
-//! ring bytes → decode → Record → sort → interpret → Event → encode → batch → segment
+//! ring bytes → decode → Record → sort → interpret → Event → encode → batch → segment → spool
+//! └──────────────────────── line, on the recording thread ─────────────────────────┘   │
+//!                                   recover: what a dead recorder left ────────────────┘
 //! ```
 
 pub mod check;

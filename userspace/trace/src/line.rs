@@ -26,6 +26,7 @@
 //!   segment begins with an `UnwrittenEvent`, and polls that were open meanwhile
 //!   have no end.
 
+use std::io;
 use std::path::PathBuf;
 
 use dial9_bpf_abi::loss::LossCause;
@@ -211,7 +212,7 @@ impl Line {
         gaps: &[OpenGap],
         sealed: &mut impl FnMut(ClosedSegment),
     ) -> Finished {
-        while end.mono_ns >= self.boundary.ns {
+        while end.mono_ns > self.boundary.ns {
             self.rotate(end, sealed);
         }
         self.release(u64::MAX);
@@ -234,6 +235,15 @@ impl Line {
             late: self.late,
             unwritten: self.output.unwritten(),
         }
+    }
+
+    /// Removes the segment of a recording that did not begin.
+    ///
+    /// # Errors
+    ///
+    /// The system's; the file stays, for a recovery.
+    pub fn discard(self) -> io::Result<()> {
+        self.path().map_or(Ok(()), std::fs::remove_file)
     }
 
     /// Counters since the start.

@@ -14,13 +14,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use dial9_trace_format::decoder::{DecodedFrameRef, Decoder};
-use dial9_trace_format::types::FieldValueRef;
-use flate2::read::GzDecoder;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::encode::Encoder;
@@ -30,10 +27,11 @@ use crate::segment::{
 };
 use walk::{Walk, walk};
 
+mod head;
+
 pub(crate) mod walk;
 
-/// Enough of a segment for its first event.
-const HEAD_BYTES: u64 = 4 << 10;
+pub use head::{HEAD_BYTES, Head, Unarchive, head, no_archives};
 
 /// What a directory had.
 #[derive(Debug, Default)]
@@ -57,13 +55,13 @@ pub struct Recovered {
 }
 
 /// Recovers a directory. The caller has its lock; active files that are locked
-/// by themselves are another recorder's and stay.
+/// by themselves are another recorder's and stay. `unarchive` reads `.zst` files.
 ///
 /// # Errors
 ///
 /// When the directory cannot be listed; what is wrong with a file is in the
 /// answer.
-pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
+pub fn recover(dir: &Path, owner: Owner, unarchive: Unarchive) -> Result<Recovered, SegmentError> {
     let files = name::list(dir).map_err(|source| SegmentError {
         action: "list",
         path: dir.to_owned(),
@@ -73,7 +71,7 @@ pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
     let mut told = BTreeSet::<u64>::new();
     let mut compressed = BTreeSet::new();
     for &(index, stage) in &files {
-        if stage == Stage::Compressed {
+        if matches!(stage, Stage::Compressed | Stage::Archived) {
             compressed.insert(index);
         }
     }
@@ -89,13 +87,13 @@ pub fn recover(dir: &Path, owner: Owner) -> Result<Recovered, SegmentError> {
             // The compression was committed.
             Stage::Sealed if compressed.contains(&index) => std::fs::remove_file(&path),
             Stage::Sealed => recovered.raw((dir, owner), index, &path),
-            Stage::Compressed => recovered.compressed(index, &path),
+            Stage::Compressed | Stage::Archived => recovered.compressed(index, &path, unarchive),
             Stage::Put if recovered.has(index) => {
                 recovered.in_doubt.insert(index);
                 Ok(())
             }
             // A compression without its commit; a delivery without its end.
-            Stage::Partial | Stage::Put => std::fs::remove_file(&path),
+            Stage::Partial | Stage::PartialArchive | Stage::Put => std::fs::remove_file(&path),
             Stage::Evicted { .. } if told.contains(&index) => std::fs::remove_file(&path),
             Stage::Evicted { bytes } => {
                 recovered.evicted.push(Evicted { index, bytes });
@@ -169,22 +167,14 @@ impl Recovered {
         Ok(())
     }
 
-    fn compressed(&mut self, index: u64, path: &Path) -> io::Result<()> {
-        let mut file = File::open(path)?;
-        let mut head = Vec::new();
-        GzDecoder::new(&file)
-            .take(HEAD_BYTES)
-            .read_to_end(&mut head)?;
-        let started_unix_ns = first_clock(&head).ok_or(io::ErrorKind::InvalidData)?;
-        let mut raw_bytes = [0; 4];
-        file.seek(SeekFrom::End(-4))?;
-        file.read_exact(&mut raw_bytes)?;
+    fn compressed(&mut self, index: u64, path: &Path, unarchive: Unarchive) -> io::Result<()> {
+        let head = head(path, unarchive)?;
         self.compressed.push(CompressedSegment {
             path: path.to_owned(),
             index,
-            bytes: file.metadata()?.size(),
-            raw_bytes: u32::from_le_bytes(raw_bytes).into(),
-            started_unix_ns,
+            bytes: path.metadata()?.size(),
+            raw_bytes: head.raw_bytes,
+            started_unix_ns: head.started.unix_ns,
         });
         Ok(())
     }
@@ -209,19 +199,6 @@ fn close(file: &mut File, found: &Walk) -> io::Result<u64> {
     file.seek(SeekFrom::Start(found.bytes))?;
     file.write_all(batch)?;
     Ok(batch.len() as u64)
-}
-
-/// Wall-clock time of the first event, which is a clock.
-fn first_clock(head: &[u8]) -> Option<u64> {
-    let mut decoder = Decoder::new(head)?;
-    loop {
-        if let DecodedFrameRef::Event { values, .. } = decoder.next_frame_ref().ok()?? {
-            return match values[..] {
-                [FieldValueRef::Varint(unix_ns)] => Some(unix_ns),
-                _ => None,
-            };
-        }
-    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::recover::recover;
+use crate::recover::{Unarchive, recover};
 use crate::segment::name::{self, Stage};
 use crate::segment::{CompressedSegment, Evicted, Owner, SealedSegment, SegmentError, sync_dir};
 
@@ -147,8 +147,9 @@ impl Spool {
         dir: &Path,
         owner: Owner,
         budget_bytes: u64,
+        unarchive: Unarchive,
     ) -> Result<(Self, Found), SegmentError> {
-        let recovered = recover(dir, owner)?;
+        let recovered = recover(dir, owner, unarchive)?;
         let mut spool = Self {
             dir: dir.to_owned(),
             owner,
@@ -199,22 +200,23 @@ impl Spool {
         Ok(())
     }
 
-    /// Gives the oldest segment that waits. It is not evicted before it is
-    /// given back.
-    pub fn claim(&mut self) -> Option<Segment> {
-        let is_waiting = |entry: &&mut Entry| matches!(entry.state, State::Waiting(_));
-        let entry = self.entries.values_mut().find(is_waiting)?;
+    /// Gives the oldest segment that waits and is wanted. It is not evicted
+    /// before it is given back.
+    pub fn claim(&mut self, is_wanted: impl Fn(&Segment) -> bool) -> Option<Segment> {
+        let waits = |entry: &&mut Entry| match &entry.state {
+            State::Waiting(segment) => is_wanted(segment),
+            State::Claimed | State::Refused(_) | State::Kept(_) => false,
+        };
+        let entry = self.entries.values_mut().find(waits)?;
         match std::mem::replace(&mut entry.state, State::Claimed) {
             State::Waiting(segment) => Some(segment),
             State::Claimed | State::Refused(_) | State::Kept(_) => None,
         }
     }
 
-    /// Takes note of a claimed segment's new size.
-    pub fn compressed(&mut self, segment: &CompressedSegment) {
-        if let Some(entry) = self.entries.get_mut(&segment.index) {
-            entry.bytes = segment.bytes;
-        }
+    /// The claimed segment is compressed, and waits again.
+    pub fn compressed(&mut self, segment: CompressedSegment) {
+        self.insert(Segment::Compressed(segment), State::Waiting);
     }
 
     /// Marks a claimed segment, before its bytes go out, as one that a crash from

@@ -8,7 +8,7 @@ use super::*;
 use crate::check::{Report, check_file};
 use crate::fixtures::{names, spool_dir};
 use crate::location::TaskType;
-use crate::recover::recover;
+use crate::recover::{no_archives, recover};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 100 * SECOND;
@@ -211,7 +211,7 @@ fn a_disk_that_stays_full_leaves_a_file_for_the_recovery() {
     assert_eq!(finished.unwritten, 0);
     assert!(reports.is_empty());
     drop(file);
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     let report = check_file(&recovered.sealed[0].path).unwrap();
     assert!(report.is_sound(), "{}", report.render());
     assert_eq!(events(&report, "PollStartEvent"), 1);
@@ -267,6 +267,19 @@ fn an_eviction_is_told_by_the_segment_that_ends_next() {
     assert_eq!(events(&reports[0], "EvictionEvent"), 1);
     assert_eq!(events(&reports[1], "EvictionEvent"), 0);
     assert_eq!(names(dir.path()).len(), 3);
+}
+
+#[test]
+fn a_recording_that_did_not_begin_leaves_nothing() {
+    let Recorder { dir, line, .. } = Recorder::new();
+    line.discard().unwrap();
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_recording_that_ends_at_a_boundary_has_no_empty_segment() {
+    let (_, reports, _dir) = Recorder::new().finish(START + 10 * SECOND);
+    assert_eq!(reports.len(), 1);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn at_every_byte_recovery_yields_all_whole_batches_and_nothing_else() {
             "cut at {cut}"
         );
         std::fs::write(&path, &bytes[..cut]).unwrap();
-        let recovered = recover(dir.path(), Owner::default()).unwrap();
+        let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
         assert!(recovered.failed.is_empty(), "{recovered:?}");
         if batches < 2 {
             assert_eq!((recovered.discarded, recovered.cut_bytes), (1, cut as u64));
@@ -85,7 +85,7 @@ fn a_closed_segment_is_sealed_as_it_is() {
     let closed = close(create(dir.path(), anchor(BASE_NS)), &[]);
     let bytes = std::fs::read(closed.path()).unwrap();
     drop(closed);
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     let [sealed] = &recovered.sealed[..] else {
         panic!("{recovered:?}")
     };
@@ -93,7 +93,7 @@ fn a_closed_segment_is_sealed_as_it_is() {
     assert_eq!(sealed.ended, anchor(3 * BASE_NS));
     // A recovery that was killed before its rename leaves such a file.
     std::fs::rename(&sealed.path, dir.path().join("trace.0.bin.active")).unwrap();
-    let again = recover(dir.path(), Owner::default()).unwrap();
+    let again = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert_eq!(again.sealed, recovered.sealed);
 }
 
@@ -103,12 +103,12 @@ fn a_living_recorders_file_stays() {
     let segment = create(dir.path(), anchor(BASE_NS));
     let closed = close(create(dir.path(), anchor(BASE_NS)), &[]);
     let before = names(dir.path());
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert!(recovered.sealed.is_empty() && recovered.failed.is_empty());
     assert_eq!(recovered.discarded, 0);
     assert_eq!(names(dir.path()), before);
     drop((segment, closed));
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert_eq!(recovered.sealed.len(), 2);
 }
 
@@ -126,7 +126,7 @@ fn what_a_compression_left_is_finished_or_undone() {
     published.write_partial().unwrap();
     published.publish().unwrap();
     let compressed = seal().compress().unwrap();
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert!(recovered.failed.is_empty(), "{recovered:?}");
     assert_eq!(
         names(dir.path()),
@@ -136,9 +136,42 @@ fn what_a_compression_left_is_finished_or_undone() {
     assert_eq!(recovered.compressed.len(), 2);
     assert_eq!(recovered.compressed[1], compressed);
     assert!(recovered.sealed.is_empty());
+    for path in [&compressed.path, &recovered.uncompressed[0].path] {
+        let head = head(path, no_archives).unwrap();
+        assert_eq!(head.started, anchor(BASE_NS));
+        assert_eq!(head.raw_bytes, compressed.raw_bytes);
+        assert!(head.metadata.contains(&("boot_id".into(), "abcd-7".into())));
+    }
     let again = recovered.uncompressed.into_iter().next().unwrap();
     assert_eq!(again.started, anchor(BASE_NS));
     again.compress().unwrap();
+}
+
+#[test]
+fn an_archive_is_read_by_whoever_can() {
+    let dir = spool_dir();
+    let seal = || {
+        close(create(dir.path(), anchor(BASE_NS)), &[])
+            .commit()
+            .unwrap()
+    };
+    // An archive that is as good as any other to the reader given here; its
+    // `.bin` had still to go. Another one was not finished.
+    let sealed = seal();
+    let archive = name::path(dir.path(), 0, Stage::Archived);
+    std::fs::copy(&sealed.path, &archive).unwrap();
+    let partial = name::path(dir.path(), seal().index, Stage::PartialArchive);
+    std::fs::write(partial, "torn").unwrap();
+    let recovered = recover(dir.path(), Owner::default(), |path| std::fs::read(path)).unwrap();
+    assert!(recovered.failed.is_empty(), "{recovered:?}");
+    assert_eq!(names(dir.path()), ["trace.0.bin.zst", "trace.1.bin"]);
+    let [found] = &recovered.compressed[..] else {
+        panic!("{recovered:?}")
+    };
+    assert_eq!((&found.path, found.bytes), (&archive, sealed.bytes));
+    assert_eq!(found.started_unix_ns, anchor(BASE_NS).unix_ns);
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
+    assert_eq!(recovered.failed[0].path, archive);
 }
 
 #[test]
@@ -155,7 +188,7 @@ fn an_eviction_is_handed_back_until_a_segment_has_told_it() {
     let closed = close(create(dir.path(), anchor(BASE_NS)), &[gone(1)]);
     assert_eq!(closed.sealed().told, [1]);
     drop(closed);
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert_eq!(recovered.evicted, [gone(2)]);
     assert_eq!(recovered.sealed[0].told, [1]);
     assert_eq!(
@@ -172,7 +205,7 @@ fn what_cannot_be_recovered_stays_and_is_named() {
     std::fs::write(dir.path().join("trace.1.bin"), "no trace").unwrap();
     std::fs::write(dir.path().join("trace.2.bin.gz"), "no member").unwrap();
     std::fs::create_dir(dir.path().join("trace.3.bin.active")).unwrap();
-    let recovered = recover(dir.path(), Owner::default()).unwrap();
+    let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     let failed: Vec<PathBuf> = recovered
         .failed
         .iter()
@@ -181,7 +214,7 @@ fn what_cannot_be_recovered_stays_and_is_named() {
     let expected = ["trace.1.bin", "trace.2.bin.gz", "trace.3.bin.active"];
     assert_eq!(failed, expected.map(|name| dir.path().join(name)));
     assert_eq!(names(dir.path()), expected);
-    let error = recover(Path::new("/nowhere/at/all"), Owner::default()).unwrap_err();
+    let error = recover(Path::new("/nowhere/at/all"), Owner::default(), no_archives).unwrap_err();
     assert_eq!(error.to_string(), "cannot list /nowhere/at/all");
 }
 

@@ -15,8 +15,12 @@ pub(crate) enum Stage {
     Sealed,
     /// A compression in progress, or left by a crash.
     Partial,
+    /// As [`Stage::Partial`], of an archive.
+    PartialArchive,
     /// Compressed.
     Compressed,
+    /// Compressed as an archive, by who has the code for it.
+    Archived,
     /// Beside a segment that is being put into a store: whether it is there
     /// already is known once the put is settled.
     Put,
@@ -31,6 +35,8 @@ pub(crate) fn path(dir: &Path, index: u64, stage: Stage) -> PathBuf {
         Stage::Active => format!("trace.{index}.bin.active"),
         Stage::Sealed => format!("trace.{index}.bin"),
         Stage::Partial => format!("trace.{index}.bin.gz.tmp"),
+        Stage::PartialArchive => format!("trace.{index}.bin.zst.tmp"),
+        Stage::Archived => format!("trace.{index}.bin.zst"),
         Stage::Compressed => format!("trace.{index}.bin.gz"),
         Stage::Put => format!("trace.{index}.bin.put"),
         Stage::Evicted { bytes } => format!("trace.{index}.bin.evicted-{bytes}"),
@@ -45,6 +51,8 @@ pub(crate) fn parse(name: &str) -> Option<(u64, Stage)> {
         "" => Stage::Sealed,
         ".gz.tmp" => Stage::Partial,
         ".gz" => Stage::Compressed,
+        ".zst.tmp" => Stage::PartialArchive,
+        ".zst" => Stage::Archived,
         ".put" => Stage::Put,
         _ => Stage::Evicted {
             bytes: rest.strip_prefix(".evicted-")?.parse().ok()?,
@@ -90,7 +98,9 @@ mod tests {
             Stage::Active,
             Stage::Sealed,
             Stage::Partial,
+            Stage::PartialArchive,
             Stage::Compressed,
+            Stage::Archived,
             Stage::Put,
             Stage::Evicted { bytes: 77 },
         ];
@@ -99,7 +109,7 @@ mod tests {
             let name = path.file_name().unwrap().to_str().unwrap();
             assert_eq!(parse(name), Some((12, stage)));
         }
-        for other in ["trace.bin", "trace.x.bin", "trace.1.bin.zst", "x.1.bin"] {
+        for other in ["trace.bin", "trace.x.bin", "trace.1.bin.xz", "x.1.bin"] {
             assert_eq!(parse(other), None, "{other}");
         }
     }

@@ -1,7 +1,9 @@
 //! The steps that change a spool's directory. Each is atomic, so that a crash
 //! is between two of them.
 
-use super::{Entry, Evicted, OpenOptions, Segment, SegmentError, Spool, Stage, State, io, name};
+use super::{
+    Entry, Evicted, OpenOptions, Path, Segment, SegmentError, Spool, Stage, State, io, name,
+};
 
 impl Spool {
     pub(super) fn insert(&mut self, segment: Segment, state: impl FnOnce(Segment) -> State) {
@@ -87,23 +89,22 @@ impl Spool {
     /// Removes a delivered segment, but not its mark.
     pub(super) fn remove_segment(&mut self, segment: &Segment) -> Result<(), SegmentError> {
         self.entries.remove(&segment.index());
-        let stage = match segment {
-            Segment::Sealed(_) => Stage::Sealed,
-            Segment::Compressed(_) => Stage::Compressed,
-        };
-        self.remove(segment.index(), stage)
+        remove_file(segment.path())
     }
 
-    /// Removes a file, which may be gone already.
+    /// Removes the file of a stage, which may be gone already.
     pub(super) fn remove(&self, index: u64, stage: Stage) -> Result<(), SegmentError> {
-        let path = name::path(&self.dir, index, stage);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SegmentError {
-                action: "remove",
-                path,
-                source,
-            }),
-            _ => Ok(()),
-        }
+        remove_file(&name::path(&self.dir, index, stage))
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), SegmentError> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SegmentError {
+            action: "remove",
+            path: path.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::fixtures::{BASE_NS, anchor, batch, close, create, names, spool_dir};
+use crate::recover::no_archives;
 use crate::recover::walk::walk;
 use crate::segment::{ActiveSegment, ClosedSegment};
 
@@ -14,10 +15,12 @@ enum Step {
     Close,
     /// Commits and admits; a crash after so many steps.
     Commit(u8),
-    /// Claims, if nothing is, and compresses; a crash after so many steps.
+    /// Compresses; a crash after so many steps.
     Compress(u8),
     /// The upload and its result; a crash after so many steps.
     Put(Answer, u8),
+    /// Claims, and does nothing yet.
+    Claim,
     Budget(u64),
     Enforce,
     /// A crash between the two steps of an eviction.
@@ -46,6 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0_u8..12).prop_map(Step::Commit),
         6 => (0_u8..12).prop_map(Step::Compress),
         6 => (answer, 0_u8..12).prop_map(|(answer, crash)| Step::Put(answer, crash)),
+        2 => Just(Step::Claim),
         2 => (0_u64..6000).prop_map(Step::Budget),
         4 => Just(Step::Enforce),
         1 => Just(Step::EnforceHalf),
@@ -80,7 +84,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let dir = spool_dir();
-        let (spool, _) = Spool::open(dir.path(), Owner::default(), u64::MAX).unwrap();
+        let (spool, _) = Spool::open(dir.path(), Owner::default(), u64::MAX, no_archives).unwrap();
         Self {
             dir,
             spool,
@@ -105,6 +109,7 @@ impl World {
             Step::Commit(crash) => self.commit(crash),
             Step::Compress(crash) => self.compress(crash),
             Step::Put(answer, crash) => self.put(answer, crash),
+            Step::Claim => self.claim(|_| true),
             Step::Budget(bytes) => {
                 self.budget = bytes;
                 self.spool.set_budget(bytes);
@@ -174,10 +179,9 @@ impl World {
     }
 
     fn compress(&mut self, crash: u8) {
-        self.claimed = self.claimed.take().or_else(|| self.spool.claim());
-        let Some(Segment::Sealed(segment)) =
-            self.claimed.take_if(|c| matches!(c, Segment::Sealed(_)))
-        else {
+        let is_raw = |segment: &Segment| matches!(segment, Segment::Sealed(_));
+        self.claim(is_raw);
+        let Some(Segment::Sealed(segment)) = self.claimed.take_if(|claimed| is_raw(claimed)) else {
             return;
         };
         if (1..=3).contains(&crash) {
@@ -191,13 +195,19 @@ impl World {
             return self.crash(0);
         }
         let compressed = segment.compress().unwrap();
-        self.spool.compressed(&compressed);
-        self.claimed = Some(Segment::Compressed(compressed));
+        self.spool.compressed(compressed);
+    }
+
+    fn claim(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
+        if self.claimed.is_none() {
+            self.claimed = self.spool.claim(is_wanted);
+        }
     }
 
     fn put(&mut self, answer: Answer, crash: u8) {
-        let is_ready = |claimed: &mut Segment| matches!(claimed, Segment::Compressed(_));
-        let Some(segment) = self.claimed.take_if(is_ready) else {
+        let is_ready = |segment: &Segment| matches!(segment, Segment::Compressed(_));
+        self.claim(is_ready);
+        let Some(segment) = self.claimed.take_if(|claimed| is_ready(claimed)) else {
             return;
         };
         self.spool.begin_put(segment.index()).unwrap();
@@ -283,7 +293,8 @@ impl World {
         drop(active);
         self.closed.clear();
         self.claimed = None;
-        let (spool, found) = Spool::open(self.dir.path(), Owner::default(), self.budget).unwrap();
+        let (spool, found) =
+            Spool::open(self.dir.path(), Owner::default(), self.budget, no_archives).unwrap();
         assert!(found.failed.is_empty(), "{found:?}");
         assert_eq!(
             (found.recovered, found.discarded),
@@ -338,7 +349,7 @@ proptest! {
 
 fn filled(count: u64) -> (TempDir, Spool) {
     let dir = spool_dir();
-    let (mut spool, _) = Spool::open(dir.path(), Owner::default(), u64::MAX).unwrap();
+    let (mut spool, _) = Spool::open(dir.path(), Owner::default(), u64::MAX, no_archives).unwrap();
     for serial in 0..count {
         let segment = create(dir.path(), anchor((serial + 1) * BASE_NS));
         let sealed = close(segment, &[]).commit().unwrap();
@@ -351,7 +362,7 @@ fn filled(count: u64) -> (TempDir, Spool) {
 fn the_oldest_goes_first_and_neither_the_claimed_nor_the_active() {
     let (dir, mut spool) = filled(4);
     let active = create(dir.path(), anchor(9 * BASE_NS));
-    let claimed = spool.claim().unwrap();
+    let claimed = spool.claim(|_| true).unwrap();
     assert_eq!(claimed.index(), 0);
     let each = claimed.bytes();
     spool.set_budget(3 * each);
@@ -374,13 +385,13 @@ fn the_oldest_goes_first_and_neither_the_claimed_nor_the_active() {
 #[test]
 fn a_kept_or_refused_segment_is_not_claimed_again() {
     let (_dir, mut spool) = filled(2);
-    let first = spool.claim().unwrap();
+    let first = spool.claim(|_| true).unwrap();
     spool.keep(first).unwrap();
-    let second = spool.claim().unwrap();
+    let second = spool.claim(|_| true).unwrap();
     spool.refuse(second).unwrap();
-    assert_eq!((spool.claim(), spool.refused()), (None, 1));
+    assert_eq!((spool.claim(|_| true), spool.refused()), (None, 1));
     assert_eq!(spool.release_refused(), 1);
-    assert_eq!(spool.claim().unwrap().index(), 1);
+    assert_eq!(spool.claim(|_| true).unwrap().index(), 1);
 }
 
 #[test]
