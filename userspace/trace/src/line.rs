@@ -234,6 +234,7 @@ impl Line {
             undecoded: self.undecoded.0,
             late: self.late,
             unwritten: self.output.unwritten(),
+            unsealed: self.output.path(),
         }
     }
 
@@ -331,7 +332,7 @@ impl Line {
 }
 
 /// What a recording comes to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Finished {
     /// Counters of records and events.
     pub stats: Stats,
@@ -341,6 +342,9 @@ pub struct Finished {
     pub late: u64,
     /// Events that are in no segment.
     pub unwritten: u64,
+    /// The last segment's file, where it could not be closed: a recovery seals
+    /// it.
+    pub unsealed: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ fn a_full_disk_is_counted_and_told_when_there_is_space() {
     recorder.advance(START + 2 * SECOND);
     let (since_ns, error) = recorder.line.outage().unwrap();
     assert_eq!(since_ns, START + SECOND + 10);
-    assert_eq!(error.source.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
     // The announcement and the start.
     assert_eq!(recorder.line.unwritten(), 2);
     recorder.swap_file(&mut file);
@@ -207,9 +207,13 @@ fn a_disk_that_stays_full_leaves_a_file_for_the_recovery() {
     recorder.advance(START + SECOND);
     recorder.swap_file(&mut file);
     let (finished, reports, dir) = recorder.finish(START + 5 * SECOND);
-    // The closing batch could not be written; a new segment could.
+    // Every event is written; the closing batch is not.
     assert_eq!(finished.unwritten, 0);
     assert!(reports.is_empty());
+    assert_eq!(
+        finished.unsealed,
+        Some(dir.path().join("trace.0.bin.active"))
+    );
     drop(file);
     let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     let report = check_file(&recovered.sealed[0].path).unwrap();
@@ -227,7 +231,7 @@ fn a_removed_directory_costs_its_segment_and_recording_goes_on_in_a_new_one() {
     recorder.advance(START + 2 * SECOND);
     let (since_ns, error) = recorder.line.outage().unwrap();
     assert_eq!(since_ns, START);
-    assert_eq!(error.source.kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
     assert_eq!(recorder.line.unwritten(), 3);
     // A boundary passes in the outage.
     recorder.start(START + 11 * SECOND, 2);
