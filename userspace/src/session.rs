@@ -87,8 +87,8 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<u8> {
         let mut status = StatusLine::on_stderr();
         let end = self.record(tracer, stop, duration, &mut status);
-        // Detaching takes its time, and hits come all the while: they are
-        // recorded, and no part of the window that rates are of.
+        // Hits end where the detaching begins; that it takes a while is no part
+        // of the window that rates are of.
         let window = self.snapshot(self.began.elapsed());
         tracer.detach();
         status.end();

@@ -56,13 +56,21 @@ fn kernel(rounds: u32) -> Result<()> {
 fn userspace(records: u64) -> Result<()> {
     let dump = shell::root().join("target/demo.dump");
     record(&dump, records)?;
-    let piped = shell::run(bench("dial9-bpf-trace", "pipeline").arg("--dump").arg(&dump));
+    let piped = shell::run(
+        bench("dial9-bpf-trace", "pipeline")
+            .arg("--dump")
+            .arg(&dump),
+    );
     std::fs::remove_file(&dump)?;
     piped
 }
 
 fn record(dump: &Path, records: u64) -> Result<()> {
-    shell::run(bench("dial9-bpf-integration", "demo_dump").arg(dump).arg(records.to_string()))
+    shell::run(
+        bench("dial9-bpf-integration", "demo_dump")
+            .arg(dump)
+            .arg(records.to_string()),
+    )
 }
 
 /// `cargo bench` of one bench, up to and with the `--`.

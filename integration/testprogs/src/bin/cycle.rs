@@ -49,7 +49,9 @@ fn main() {
         .expect("a runtime can be built");
     println!("ready {}", std::process::id());
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let Ok(cycles) = line.trim().parse() else { return };
+        let Ok(cycles) = line.trim().parse() else {
+            return;
+        };
         let ns = runtime.block_on(async { tokio::spawn(timed(cycles)).await });
         println!("{}", ns.expect("the task ends well"));
     }
