@@ -12,8 +12,6 @@ use dial9_bpf_trace::dump::RecordDump;
 
 /// Records when no number is given.
 const RECORDS: u64 = 10_000_000;
-/// More than the server can serve: it is busy all the time.
-const RATE: &str = "1000000";
 
 fn main() {
     let mut words = std::env::args()
@@ -27,7 +25,7 @@ fn main() {
         .next()
         .map_or(RECORDS, |word| word.parse().expect("a number"));
     require_root();
-    let demo = Demo::under_load(RATE);
+    let demo = Demo::under_load();
     let target = Target::open(demo.pid()).expect("it runs");
     let bytes = target.read_executable().expect("it is a file");
     let plan = dial9_bpf_probes::scan(&bytes).expect("it is a Tokio program");

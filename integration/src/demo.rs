@@ -27,19 +27,19 @@ impl Demo {
         Self(vec![server])
     }
 
-    /// Starts the server and a load of about `rate` requests a second.
+    /// Starts the server and the load that `cargo xtask demo` gives it.
     ///
     /// # Panics
     ///
     /// As [`Demo::serve`].
-    pub fn under_load(rate: &str) -> Self {
+    pub fn under_load() -> Self {
         let mut server = spawn(Command::new(program()).args(["serve", "--seconds", "600"]));
         let line = wait_for_line(&mut server);
         let address = line
             .split_whitespace()
             .nth(1)
             .expect("`listening ADDR pid N`");
-        let load = ["load", address, "--seconds", "600", "--rate", rate];
+        let load = ["load", address, "--seconds", "600"];
         Self(vec![server, spawn(Command::new(program()).args(load))])
     }
 
