@@ -10,6 +10,7 @@ use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use dial9_bpf_trace::recover::HEAD_BYTES;
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -129,6 +130,21 @@ pub fn convert(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, 
             source,
         }
     })
+}
+
+/// The first [`HEAD_BYTES`] of what an archive holds, for the recovery of a
+/// spool.
+///
+/// # Errors
+///
+/// The system's, or what is wrong with the archive.
+pub fn head_of_archive(path: &Path) -> io::Result<Vec<u8>> {
+    let input = BufReader::new(File::open(path)?);
+    let mut head = Vec::new();
+    decoder(input, Encoding::Zstd)?
+        .take(HEAD_BYTES)
+        .read_to_end(&mut head)?;
+    Ok(head)
 }
 
 fn write(from: &Path, partial: &Path, encoding: Encoding) -> io::Result<Converted> {

@@ -72,6 +72,27 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// The identity that a segment was recorded with, by the entries of its
+    /// metadata: it may be one of a predecessor's. What they do not say is as in
+    /// `present`.
+    pub fn of_segment(entries: &[(String, String)], present: &Self) -> Self {
+        let entry = |wanted: &str| {
+            let found = entries.iter().find(|(key, _)| key == wanted);
+            known(found.map(|(_, value)| value.as_str()))
+        };
+        let or = |found: Option<&str>, present: &str| found.unwrap_or(present).to_owned();
+        Self {
+            service: or(entry("service"), &present.service),
+            instance: or(
+                entry("instance").or_else(|| entry("host")),
+                &present.instance,
+            ),
+            boot_id: or(entry("boot_id"), &present.boot_id),
+        }
+    }
+}
+
 /// Where dial9's environment sends segments: `DIAL9_S3_BUCKET`, under
 /// `DIAL9_S3_PREFIX` or its default.
 pub fn destination_of_env(bucket: Option<&str>, prefix: Option<&str>) -> Option<Destination> {

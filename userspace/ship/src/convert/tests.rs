@@ -65,6 +65,20 @@ fn the_file_is_its_owners_alone() {
     assert_eq!(to.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
+#[test]
+fn the_head_of_an_archive_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("a.bin"), dir.path().join("a.bin.zst"));
+    for bytes in [10, 1 << 20] {
+        let content = segment(bytes);
+        std::fs::write(&from, &content).unwrap();
+        convert(&from, &to, Encoding::Zstd).unwrap();
+        let expected = content.len().min(usize::try_from(HEAD_BYTES).unwrap());
+        assert_eq!(head_of_archive(&to).unwrap(), content[..expected]);
+    }
+    assert!(head_of_archive(&from).is_err());
+}
+
 fn check_fails(content: &[u8], kind: io::ErrorKind) {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("a"), dir.path().join("b"));

@@ -131,3 +131,30 @@ fn dial9s_environment_names_a_bucket() {
         Some(s3("prod/traces"))
     );
 }
+
+#[test]
+fn a_predecessors_segment_keeps_its_identity() {
+    let present = Identity {
+        service: "now".into(),
+        instance: "here".into(),
+        boot_id: "bbbb-2".into(),
+    };
+    let entries = |pairs: &[(&str, &str)]| {
+        let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+        pairs.iter().map(owned).collect::<Vec<_>>()
+    };
+    assert_eq!(Identity::of_segment(&[], &present), present);
+    let told = entries(&[
+        ("service", "then"),
+        ("host", "there"),
+        ("boot_id", "aaaa-1"),
+    ]);
+    let then = Identity {
+        service: "then".into(),
+        instance: "there".into(),
+        boot_id: "aaaa-1".into(),
+    };
+    assert_eq!(Identity::of_segment(&told, &present), then);
+    let named = entries(&[("host", "there"), ("instance", "blue")]);
+    assert_eq!(Identity::of_segment(&named, &present).instance, "blue");
+}
