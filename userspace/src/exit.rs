@@ -59,7 +59,7 @@ fn of_attach(error: &AttachError) -> u8 {
         | AttachError::Verifier { .. }
         | AttachError::Btf { .. }
         | AttachError::Link { .. } => KERNEL,
-        AttachError::RingBudget { .. } => USAGE,
+        AttachError::RingBudget { .. } | AttachError::RingMemory { .. } => USAGE,
         _ => FAILURE,
     }
 }

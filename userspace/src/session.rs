@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -92,10 +93,7 @@ impl<'a> Session<'a> {
         let window = self.snapshot(self.began.elapsed());
         tracer.detach();
         status.end();
-        let kept = format!(
-            "what was recorded is in {}",
-            self.recording.path().display()
-        );
+        let kept = kept_in(&self.recording.path());
         let end = end.with_context(|| kept.clone())?;
         self.recording
             .finish(tracer)
@@ -178,6 +176,15 @@ impl<'a> Session<'a> {
             bytes: self.recording.bytes(),
             paid: self.cost.map(|cost| cost.of(&stats.records)),
         }
+    }
+}
+
+/// What a failure leaves behind.
+fn kept_in(path: &Path) -> String {
+    if path.exists() {
+        format!("what was recorded is in {}", path.display())
+    } else {
+        format!("what was recorded is gone with {}", path.display())
     }
 }
 

@@ -104,4 +104,12 @@ pub enum AttachError {
         /// The least budget that works.
         least: u64,
     },
+    /// The ring budget is more than half of the memory that is free.
+    #[error("{bytes} bytes of rings are too many: {available} bytes of memory are available")]
+    RingMemory {
+        /// The budget asked for.
+        bytes: u64,
+        /// Memory that can be had without swapping, bytes.
+        available: u64,
+    },
 }

@@ -3,21 +3,39 @@
 //! In: what the kernel programs submit. Out: records as bytes, oldest first on
 //! each CPU. Never: a wait; the consumer comes on a timer.
 
-use std::io;
+use std::{fs, io};
 
 use aya::maps::{ArrayOfMaps, Map, MapData, MapError, RingBuf};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 
 use crate::{AttachError, program::refused};
 
-/// Whether a budget gives every CPU that is online a page.
+/// Whether a budget gives every CPU that is online a page, and leaves half of
+/// the memory that is available: the kernel takes it all at once.
 ///
 /// # Errors
-/// [`AttachError::RingBudget`] when it does not, [`AttachError::Proc`] when the
-/// CPUs are not known.
+/// [`AttachError::RingBudget`] or [`AttachError::RingMemory`] when it does not,
+/// [`AttachError::Proc`] when the CPUs are not known.
 pub fn check_budget(budget_bytes: u64) -> Result<(), AttachError> {
     let cpus = online_cpus()?.len();
-    ring_bytes(budget_bytes, cpus, rustix::param::page_size()).map(|_| ())
+    ring_bytes(budget_bytes, cpus, rustix::param::page_size())?;
+    match available_bytes() {
+        Some(available) if budget_bytes > available / 2 => Err(AttachError::RingMemory {
+            bytes: budget_bytes,
+            available,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// `MemAvailable` of /proc/meminfo, bytes.
+fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// The rings of all online CPUs.
@@ -134,7 +152,15 @@ pub(crate) fn os_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::ring_bytes;
+    use super::{available_bytes, check_budget, ring_bytes};
+
+    #[test]
+    fn a_budget_of_all_memory_is_refused() {
+        let available = available_bytes().expect("Linux says");
+        let error = check_budget(available).expect_err("too many");
+        assert!(error.to_string().contains("are too many"), "{error}");
+        assert!(check_budget(32 << 20).is_ok());
+    }
 
     #[test]
     fn the_budget_is_divided_into_powers_of_two() {

@@ -26,6 +26,8 @@ use aya_obj::generated::{
 const F_SLEEPABLE: u32 = 1 << 4;
 /// `PERF_FLAG_FD_CLOEXEC` (`include/uapi/linux/perf_event.h`).
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+/// `ENOTSUPP` (include/linux/errno.h), which user programs have no name for.
+const ENOTSUPP: i32 = 524;
 /// Bytes for the verifier's complaint.
 const LOG_BYTES: usize = 1 << 20;
 
@@ -45,7 +47,7 @@ pub(crate) struct ProgramLoad<'a> {
 pub(crate) fn load_program(load: &ProgramLoad<'_>) -> Result<OwnedFd, (io::Error, String)> {
     match try_load(load, None) {
         Ok(fd) => Ok(fd),
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err((error, String::new())),
+        Err(error) if !is_verifiers(&error) => Err((error, String::new())),
         Err(_) => {
             let mut log = vec![0; LOG_BYTES];
             let loaded = try_load(load, Some(&mut log));
@@ -55,6 +57,21 @@ pub(crate) fn load_program(load: &ProgramLoad<'_>) -> Result<OwnedFd, (io::Error
             })
         }
     }
+}
+
+/// Whether an answer to `BPF_PROG_LOAD` may be the verifier's, who then has a
+/// log (kernel/bpf/verifier.c, `bpf_check`).
+fn is_verifiers(error: &io::Error) -> bool {
+    let answers = [
+        libc::EACCES,
+        libc::EINVAL,
+        libc::E2BIG,
+        libc::EFAULT,
+        ENOTSUPP,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| answers.contains(&code))
 }
 
 fn try_load(load: &ProgramLoad<'_>, log: Option<&mut Vec<u8>>) -> io::Result<OwnedFd> {

@@ -122,9 +122,11 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
     Ok(began)
 }
 
-/// Set by Ctrl-C and by SIGTERM.
+/// Set by Ctrl-C and by SIGTERM. A file that reaches its size limit is an error
+/// of its write, not a signal that ends us.
 fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }

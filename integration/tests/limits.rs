@@ -1,0 +1,49 @@
+//! Limits of the system that are met while recording.
+//!
+//! In: a server under load; limits on files, descriptors and memory. Out: one
+//! line that names the cause, a code, a target that goes on. Never: a tracer
+//! that a signal ends.
+
+use dial9_bpf_integration::{Attach, Build, TestProgram, output_dir, require_root, segment::files};
+
+#[test]
+fn a_file_may_not_grow_beyond_a_limit() {
+    require_root();
+    let output = output_dir();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    program.ask("load", "loaded");
+    let outcome = Attach::to(program.pid(), output.path())
+        .under(&["prlimit", "--fsize=100000"])
+        .outcome();
+    outcome.expect(1);
+    let reason = outcome.stderr.last().expect("it says why");
+    assert!(reason.contains("File too large"), "{outcome:#?}");
+    program.wait_for_progress(100);
+    assert!(!files(output.path()).is_empty(), "what was whole stays");
+}
+
+#[test]
+fn too_few_descriptors() {
+    require_root();
+    let output = output_dir();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    program.ask("load", "loaded");
+    let outcome = Attach::to(program.pid(), output.path())
+        .under(&["prlimit", "--nofile=20"])
+        .outcome();
+    outcome.expect_failure(4, &["Too many open files"]);
+    program.wait_for_progress(100);
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    require_root();
+    let output = output_dir();
+    let program = TestProgram::start("serve", Build::Plain);
+    let outcome = Attach::to(program.pid(), output.path())
+        .arg("--ring-bytes")
+        .arg("100TiB")
+        .outcome();
+    outcome.expect_failure(2, &["rings are too many"]);
+    assert!(program.exit().success());
+}
