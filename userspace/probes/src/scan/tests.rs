@@ -90,7 +90,6 @@ fn the_plan_says_what_the_vtables_say() {
     assert_eq!(described, expected);
     let starts: Vec<_> = plan.sites.iter().take(2).map(|site| site.cookie).collect();
     let start = Cookie {
-        remembers: true,
         vtable: 0,
         id_offset: 40,
         ..Cookie::EMPTY
@@ -122,7 +121,6 @@ fn a_function_of_several_vtables_is_one_site() {
     for second in [TASK, (ALIAS, SHUTDOWN, 32, 40)] {
         let plan = scan(&program(&[second, TASK], Linking::Rela)).unwrap();
         let shared = Cookie {
-            remembers: true,
             id_offset: 40,
             shared: true,
             ..Cookie::EMPTY
