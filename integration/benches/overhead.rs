@@ -220,7 +220,7 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
     };
     let (start, end) = (of(Variant::Empty(START)), of(Variant::Empty(END)));
     row(
-        "poll start (the task is known)",
+        "poll start (reads the task id)",
         start,
         of(Variant::Ours(START)),
         "1.25",
@@ -239,7 +239,7 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
         "1.20",
     );
     row(
-        "wake (the task is known)",
+        "wake (reads the task id)",
         of(Variant::Empty(WAKE)),
         of(Variant::Ours(WAKE)),
         "-",

@@ -7,7 +7,6 @@
 #![no_std]
 
 pub mod cookie;
-pub mod known;
 pub mod limits;
 pub mod loss;
 pub mod record;

@@ -11,7 +11,7 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
-    limits::{KNOWN_TASKS, NO_TARGET},
+    limits::NO_TARGET,
     loss::{LossCause, counter_index},
     record::RecordKind,
     thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
@@ -83,7 +83,6 @@ pub struct Tracer {
     ebpf: Ebpf,
     abilities: Abilities,
     cpu_time_behind: Option<String>,
-    was_attached: bool,
 }
 
 impl Tracer {
@@ -116,7 +115,6 @@ impl Tracer {
             ebpf,
             abilities,
             cpu_time_behind,
-            was_attached: false,
         })
     }
 
@@ -127,7 +125,6 @@ impl Tracer {
     /// [`AttachError::NoProcess`] when the target ended meanwhile,
     /// [`AttachError::Link`] with what the kernel answered.
     pub fn attach(&mut self, target: &Target, plan: &Plan) -> Result<(), AttachError> {
-        self.forget_tasks()?;
         let mut links = Vec::with_capacity(ATTACH_ORDER.len());
         for probe in ATTACH_ORDER {
             let sites: Vec<&Site> = plan
@@ -177,23 +174,6 @@ impl Tracer {
         target
             .set(0, pid, 0)
             .map_err(|error| map_unreadable(&error))
-    }
-
-    /// Empties the array of known tasks, if it may hold any: while nothing was
-    /// attached, tasks have ended unseen.
-    fn forget_tasks(&mut self) -> Result<(), AttachError> {
-        if !std::mem::replace(&mut self.was_attached, true) {
-            return Ok(());
-        }
-        let mut known: Array<&mut MapData, u64> = map_mut(&mut self.ebpf, "KNOWN")?
-            .try_into()
-            .map_err(|error| map_unreadable(&error))?;
-        for index in 0..KNOWN_TASKS {
-            known
-                .set(index, 0, 0)
-                .map_err(|error| map_unreadable(&error))?;
-        }
-        Ok(())
     }
 
     /// How the programs are attached.
