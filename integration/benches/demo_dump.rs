@@ -6,12 +6,17 @@
 
 use std::{fs::File, io::BufWriter, thread, time::Duration};
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer};
-use dial9_bpf_integration::{demo::Demo, require_root};
+use dial9_bpf_integration::{
+    demo::Demo,
+    driven::{loaded, scanned},
+    require_root,
+};
 use dial9_bpf_trace::dump::RecordDump;
 
 /// Records when no number is given.
 const RECORDS: u64 = 10_000_000;
+/// Room for what comes while the disk is slow, bytes.
+const RING_BYTES: u64 = 64 << 20;
 
 fn main() {
     let mut words = std::env::args()
@@ -26,15 +31,8 @@ fn main() {
         .map_or(RECORDS, |word| word.parse().expect("a number"));
     require_root();
     let demo = Demo::under_load();
-    let target = Target::open(demo.pid()).expect("it runs");
-    let bytes = target.read_executable().expect("it is a file");
-    let plan = dial9_bpf_probes::scan(&bytes).expect("it is a Tokio program");
-    let abilities = Abilities::probe(None).expect("root");
-    let options = Options {
-        ring_bytes: 64 << 20,
-        abilities,
-    };
-    let mut tracer = Tracer::load(&target, options).expect("root");
+    let (target, plan) = scanned(demo.pid());
+    let mut tracer = loaded(&target, RING_BYTES);
     tracer.attach(&target, &plan).expect("it still runs");
 
     let mut dump = RecordDump::new(BufWriter::new(File::create(&path).expect("a file")));

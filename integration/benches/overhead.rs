@@ -10,8 +10,13 @@
 
 use std::time::Instant;
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::Baseline};
-use dial9_bpf_integration::{Attach, Build, TestProgram, demo::Demo, output_dir, require_root};
+use dial9_bpf_attach::{Target, Tracer, baseline::Baseline};
+use dial9_bpf_integration::{
+    Attach, Build, TestProgram,
+    demo::Demo,
+    driven::{loaded, scanned},
+    output_dir, require_root,
+};
 use dial9_bpf_probes::plan::{Plan, Probe, Site};
 use rustix::{
     process::Pid,
@@ -26,6 +31,8 @@ const CYCLES: &str = "20000";
 const WARM_UP: &str = "2000";
 /// Attachments to the demo server.
 const ATTACHMENTS: usize = 7;
+/// Room for the records of every cycle of a run, bytes.
+const RING_BYTES: u64 = 64 << 20;
 /// CPU of the traced program.
 const TARGET_CPU: usize = 1;
 
@@ -89,15 +96,8 @@ impl Bench {
         for thread in threads(program.pid()) {
             pin(Some(thread), TARGET_CPU);
         }
-        let target = Target::open(program.pid()).expect("it runs");
-        let bytes = target.read_executable().expect("it is a file");
-        let plan = dial9_bpf_probes::scan(&bytes).expect("it is a Tokio program");
-        let abilities = Abilities::probe(None).expect("root");
-        let options = Options {
-            ring_bytes: 64 << 20,
-            abilities,
-        };
-        let tracer = Tracer::load(&target, options).expect("root");
+        let (target, plan) = scanned(program.pid());
+        let tracer = loaded(&target, RING_BYTES);
         Self {
             program,
             target,
@@ -256,17 +256,10 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
 /// Attaching to and detaching from the demo server's sites.
 fn print_attachments() {
     let demo = Demo::serve();
-    let target = Target::open(demo.pid()).expect("it runs");
-    let bytes = target.read_executable().expect("it is a file");
-    let plan = dial9_bpf_probes::scan(&bytes).expect("it is a Tokio program");
-    let abilities = Abilities::probe(None).expect("root");
+    let (target, plan) = scanned(demo.pid());
     let (mut attach, mut detach) = (Vec::new(), Vec::new());
     for _ in 0..ATTACHMENTS {
-        let options = Options {
-            ring_bytes: 1 << 20,
-            abilities,
-        };
-        let mut tracer = Tracer::load(&target, options).expect("root");
+        let mut tracer = loaded(&target, 1 << 20);
         let began = Instant::now();
         tracer.attach(&target, &plan).expect("it still runs");
         attach.push(began.elapsed().as_secs_f64() * 1e3);

@@ -8,6 +8,7 @@
 //! fail where it is missing, they do not skip.
 
 pub mod demo;
+pub mod driven;
 pub mod kernel;
 pub mod proc;
 pub mod program;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use dial9_bpf_attach::{Abilities, LinkKind, Options, Target, Tracer};
-use dial9_bpf_integration::{Build, TestProgram, output_dir, require_root, truth};
+use dial9_bpf_attach::{Abilities, LinkKind, Options, Tracer};
+use dial9_bpf_integration::{Build, TestProgram, driven::scanned, output_dir, require_root, truth};
 use dial9_bpf_trace::decode::Record;
 
 /// Room for every record of the program that counts.
@@ -29,9 +29,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     let mut program = TestProgram::start_with("truth", Build::Plain, |command| {
         command.arg(&counted);
     });
-    let target = Target::open(program.pid()).expect("it runs");
-    let executable = target.read_executable().expect("it can be read");
-    let plan = dial9_bpf_probes::scan(&executable).expect("it is Tokio");
+    let (target, plan) = scanned(program.pid());
     let abilities = restrict(Abilities::probe(link).expect("the kernel can do it"));
     let options = Options {
         ring_bytes: RING_BYTES,

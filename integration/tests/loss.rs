@@ -6,9 +6,11 @@
 
 use std::{collections::BTreeMap, thread};
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer};
+use dial9_bpf_attach::Tracer;
 use dial9_bpf_integration::{
-    Attach, Build, Facts, TestProgram, output_dir, proc, require_root,
+    Attach, Build, Facts, TestProgram,
+    driven::{loaded, scanned},
+    output_dir, proc, require_root,
     segment::TaskFacts,
     truth::{self, TrueTask},
 };
@@ -22,21 +24,12 @@ fn least_ring_bytes() -> u64 {
     (rustix::param::page_size() * cpus) as u64
 }
 
-fn load(program: &TestProgram) -> (Target, Tracer) {
-    let target = Target::open(program.pid()).expect("it runs");
-    let abilities = Abilities::probe(None).expect("the kernel can do it");
-    let options = Options {
-        ring_bytes: least_ring_bytes(),
-        abilities,
-    };
-    let tracer = Tracer::load(&target, options).expect("the programs load");
-    (target, tracer)
-}
-
-fn attach(tracer: &mut Tracer, target: &Target) {
-    let executable = target.read_executable().expect("it can be read");
-    let plan = dial9_bpf_probes::scan(&executable).expect("it is Tokio");
-    tracer.attach(target, &plan).expect("it can be attached to");
+fn attached(program: &TestProgram) -> Tracer {
+    let (target, plan) = scanned(program.pid());
+    let mut tracer = loaded(&target, least_ring_bytes());
+    let attached = tracer.attach(&target, &plan);
+    attached.expect("it can be attached to");
+    tracer
 }
 
 #[test]
@@ -47,8 +40,7 @@ fn rings_that_nobody_drains() {
     let mut program = TestProgram::start_with("truth", Build::Merged, |command| {
         command.arg(&counted);
     });
-    let (target, mut tracer) = load(&program);
-    attach(&mut tracer, &target);
+    let mut tracer = attached(&program);
     program.ask("go", "done");
     tracer.detach();
     assert!(program.exit().success());
@@ -168,11 +160,10 @@ fn rounds_of_one_tracer_process() {
     let own = std::process::id();
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
-        let (target, mut tracer) = load(&program);
-        attach(&mut tracer, &target);
+        let mut tracer = attached(&program);
         program.wait_for_progress(500);
         tracer.detach();
-        drop((tracer, target));
+        drop(tracer);
         rounds.push((
             proc::fds(own),
             proc::mappings(own).len(),

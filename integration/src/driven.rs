@@ -1,0 +1,33 @@
+//! The tracer's packages, driven without the command.
+//!
+//! In: a Tokio program that runs. Out: its target, its plan, a loaded tracer.
+//! Never: an attachment; that is the caller's.
+
+use dial9_bpf_attach::{Abilities, Options, Target, Tracer};
+use dial9_bpf_probes::plan::Plan;
+
+/// A program as a target, and the plan of its executable.
+///
+/// # Panics
+///
+/// When it does not run or is no Tokio program.
+pub fn scanned(pid: u32) -> (Target, Plan) {
+    let target = Target::open(pid).expect("it runs");
+    let executable = target.read_executable().expect("it can be read");
+    let plan = dial9_bpf_probes::scan(&executable).expect("it is a Tokio program");
+    (target, plan)
+}
+
+/// The programs, loaded the best way that the kernel has.
+///
+/// # Panics
+///
+/// When the kernel refuses.
+pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
+    let abilities = Abilities::probe(None).expect("the kernel can do it");
+    let options = Options {
+        ring_bytes,
+        abilities,
+    };
+    Tracer::load(target, options).expect("the programs load")
+}
