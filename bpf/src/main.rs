@@ -13,10 +13,10 @@
 
 mod emit;
 mod filter;
+mod known;
 mod maps;
 mod sched;
 mod task;
-mod user;
 mod worker;
 
 #[panic_handler]

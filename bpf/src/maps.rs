@@ -6,7 +6,7 @@ use aya_ebpf::{
     maps::{Array, PerCpuArray},
 };
 use dial9_bpf_abi::{
-    limits::{MAX_CPUS, NO_TARGET},
+    limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::COUNTERS,
     thread::{LostHits, OnCpu, SLOTS},
 };
@@ -27,6 +27,10 @@ pub static ON_CPU: Array<OnCpu> = Array::with_max_entries(MAX_CPUS, 0);
 /// What threads lost, by `thread::slot_index`.
 #[map]
 pub static LOST_HITS: Array<LostHits> = Array::with_max_entries(SLOTS, 0);
+
+/// Which task a header is, at `known::index`.
+#[map]
+pub static KNOWN: Array<u64> = Array::with_max_entries(KNOWN_TASKS, 0);
 
 /// Lost hits by CPU, at `loss::counter_index`.
 #[map]

@@ -12,7 +12,10 @@ use dial9_bpf_abi::{
     },
 };
 
-use crate::{filter::traced, user::read_user};
+use crate::{
+    filter::traced,
+    known::{last_task_id, read_user, task_id},
+};
 
 /// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
 /// later, src/runtime/task/core.rs, `Header`).
@@ -20,8 +23,9 @@ const HEADER_VTABLE: u64 = 16;
 
 /// A thread enters a task's poll function.
 ///
-/// Hook: uprobe in the function's first instructions · Reads: the task id, and
-/// the vtable where several share the function · Emits: [`PollStart`], 40 bytes
+/// Hook: uprobe in the function's first instructions · Reads: the task id where
+/// it is not known, the vtable where several share the function · Emits:
+/// [`PollStart`], 40 bytes
 #[uprobe(sleepable)]
 pub fn poll_start(ctx: ProbeContext) -> u32 {
     let Some(hit) = traced(RecordKind::POLL_START) else {
@@ -73,20 +77,20 @@ pub fn poll_end(ctx: ProbeContext) -> u32 {
 
 /// A task was woken through its waker.
 ///
-/// Hook: uprobe in the waker's wake functions · Reads: the task id · Emits:
-/// [`TaskRecord`], 24 bytes
+/// Hook: uprobe in the waker's wake functions · Reads: the task id where it is
+/// not known · Emits: [`TaskRecord`], 24 bytes
 #[uprobe(sleepable)]
 pub fn wake(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::WAKE)
+    task_event(&ctx, RecordKind::WAKE, task_id)
 }
 
 /// A task reached its end.
 ///
-/// Hook: uprobe in Tokio's `Harness::complete` · Reads: the task id · Emits:
-/// [`TaskRecord`], 24 bytes
+/// Hook: uprobe in Tokio's `Harness::complete`, after the state has changed ·
+/// Reads: the task id where it is not known · Emits: [`TaskRecord`], 24 bytes
 #[uprobe(sleepable)]
 pub fn terminate(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::TERMINATE)
+    task_event(&ctx, RecordKind::TERMINATE, last_task_id)
 }
 
 /// A task was bound to a runtime.
@@ -117,13 +121,17 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
 }
 
 #[inline(always)]
-fn task_event(ctx: &ProbeContext, kind: RecordKind) -> u32 {
+fn task_event(
+    ctx: &ProbeContext,
+    kind: RecordKind,
+    identify: impl FnOnce(u64, u64) -> Option<u64>,
+) -> u32 {
     let Some(hit) = traced(kind) else { return 0 };
     let cookie = attach_cookie(ctx);
     if !cookie::counts(cookie, flags(ctx)) {
         return 0;
     }
-    let Some(task_id) = task_id(task_header(ctx, cookie), cookie) else {
+    let Some(task_id) = identify(task_header(ctx, cookie), cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
     };
@@ -137,12 +145,6 @@ fn task_event(ctx: &ProbeContext, kind: RecordKind) -> u32 {
         unsafe { (&raw mut (*record).task_id).write(task_id) }
     });
     0
-}
-
-/// The id of a header's task.
-#[inline(always)]
-fn task_id(header: u64, cookie: u64) -> Option<u64> {
-    read_user(header + cookie::id_offset(cookie))
 }
 
 #[inline(always)]

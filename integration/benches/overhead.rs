@@ -220,7 +220,7 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
     };
     let (start, end) = (of(Variant::Empty(START)), of(Variant::Empty(END)));
     row(
-        "poll start (reads the task id)",
+        "poll start (the task is known)",
         start,
         of(Variant::Ours(START)),
         "1.25",
@@ -239,7 +239,7 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
         "1.20",
     );
     row(
-        "wake (reads the task id)",
+        "wake (the task is known)",
         of(Variant::Empty(WAKE)),
         of(Variant::Ours(WAKE)),
         "-",

@@ -12,6 +12,7 @@
 //! | 54 | that direction is: taken |
 //! | 55..59 | x86 condition code of the branch |
 //! | 59 | the site is a poll of a blocking-pool closure |
+//! | 60 | the end of every task is seen in time: task ids may be remembered |
 
 /// A general-purpose register, by its number in x86-64 instruction encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,9 @@ pub struct Cookie {
     pub branch: Option<Branch>,
     /// The function polls closures of the blocking pool.
     pub blocking: bool,
+    /// The end of every task passes a site, so that the kernel side may remember
+    /// which task a header is (see [`crate::known`]).
+    pub remembers: bool,
 }
 
 impl Cookie {
@@ -64,6 +68,7 @@ impl Cookie {
         shared: false,
         branch: None,
         blocking: false,
+        remembers: false,
     };
 
     /// Whether every field fits its bits; a site whose cookie does not is not
@@ -88,7 +93,8 @@ impl Cookie {
             | (self.pushed as u64 / 8) << 40
             | (self.header.0 as u64) << 48
             | (self.shared as u64) << 52
-            | (self.blocking as u64) << 59;
+            | (self.blocking as u64) << 59
+            | (self.remembers as u64) << 60;
         if let Some(branch) = self.branch {
             word |= 1 << 53 | (branch.taken as u64) << 54 | (branch.code as u64) << 55;
         }
@@ -116,6 +122,7 @@ impl Cookie {
                 None
             },
             blocking: is_blocking(word),
+            remembers: remembers(word),
         }
     }
 }
@@ -148,6 +155,11 @@ pub const fn is_shared(word: u64) -> bool {
 /// Whether a packed cookie is of closures of the blocking pool.
 pub const fn is_blocking(word: u64) -> bool {
     word >> 59 & 1 == 1
+}
+
+/// Whether a packed cookie lets task ids be remembered.
+pub const fn remembers(word: u64) -> bool {
+    word >> 60 & 1 == 1
 }
 
 /// Whether a packed cookie names a branch.
@@ -209,6 +221,7 @@ mod tests {
                     shared,
                     branch: Some(Branch { code, taken }),
                     blocking,
+                    remembers: taken,
                 };
                 assert!(cookie.fits());
                 assert_eq!(Cookie::unpack(cookie.pack()), cookie);

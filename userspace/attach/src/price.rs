@@ -40,8 +40,12 @@ unsafe extern "C" {
 
 type Probed = unsafe extern "C" fn(*const u64);
 
-/// A task header as the programs see it, with an id of 1.
-static TASK: [u64; 6] = [0, 0, 0, 0, 0, 1];
+/// A task as the programs see it: state 0, and an id, in a cell aligned as
+/// Tokio's.
+#[repr(align(128))]
+struct Cell([u64; 16]);
+
+static TASK: Cell = Cell([0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 /// Offset of the id in it, bytes.
 const ID_OFFSET: u16 = 40;
 
@@ -54,6 +58,8 @@ pub struct Prices {
     pub emulated_stack_ns: f64,
     /// A record at any other instruction.
     pub single_stepped_ns: f64,
+    /// Finding the id of a task that is known, where a record has one.
+    pub known_task_ns: f64,
     /// Reading 8 bytes of the target's memory.
     pub user_read_ns: f64,
 }
@@ -77,13 +83,14 @@ impl Prices {
             class: Emulated,
             function: dial9_price_nop,
             hits: HITS,
+            remembers: false,
         };
         let emulated_ns = price(end)?;
         let start = Trial {
             probe: Probe::PollStart,
             ..end
         };
-        let start_ns = price(start)?;
+        let unknown_ns = price(start)?;
         let stack = Trial {
             class: EmulatedStack,
             function: dial9_price_push,
@@ -95,28 +102,37 @@ impl Prices {
             hits: STEPPED_HITS,
             ..end
         };
+        let emulated_stack_ns = price(stack)?;
+        let single_stepped_ns = price(stepped)?;
+        // Last, for an attachment after it would have to clear what it remembers.
+        let known_ns = price(Trial {
+            remembers: true,
+            ..start
+        })?;
         Ok(Self {
             emulated_ns,
-            emulated_stack_ns: price(stack)?,
-            single_stepped_ns: price(stepped)?,
-            user_read_ns: (start_ns - emulated_ns).max(0.0),
+            emulated_stack_ns,
+            single_stepped_ns,
+            known_task_ns: (known_ns - emulated_ns).max(0.0),
+            user_read_ns: (unknown_ns - emulated_ns).max(0.0),
         })
     }
 
-    /// What a hit of `probe` at an instruction of `class` adds, ns.
+    /// What a hit of `probe` at an instruction of `class` adds, ns, for a task
+    /// that has been seen before.
     pub fn hit_ns(&self, probe: Probe, class: InstructionClass) -> f64 {
         let record = match class {
             InstructionClass::Emulated => self.emulated_ns,
             InstructionClass::EmulatedStack => self.emulated_stack_ns,
             InstructionClass::SingleStepped => self.single_stepped_ns,
         };
-        let reads = match probe {
-            Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
-            Probe::PollStart | Probe::Wake | Probe::Terminate => 1.0,
-            // The id and the vtable.
-            Probe::Spawn => 2.0,
-        };
-        record + reads * self.user_read_ns
+        record
+            + match probe {
+                Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
+                Probe::PollStart | Probe::Wake | Probe::Terminate => self.known_task_ns,
+                // The id, the state and the vtable of a new task.
+                Probe::Spawn => 3.0 * self.user_read_ns,
+            }
     }
 }
 
@@ -126,6 +142,7 @@ struct Trial {
     class: InstructionClass,
     function: Probed,
     hits: u32,
+    remembers: bool,
 }
 
 /// Median over the rounds of what probing adds to a call, ns.
@@ -151,7 +168,7 @@ fn call_ns(trial: &Trial) -> f64 {
     for _ in 0..trial.hits {
         // SAFETY: the functions above touch nothing but scratch registers and
         // their own stack slot.
-        unsafe { (trial.function)(TASK.as_ptr()) }
+        unsafe { (trial.function)(TASK.0.as_ptr()) }
     }
     (thread_cpu_ns() - start_ns) / f64::from(trial.hits)
 }
@@ -176,6 +193,7 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
         instruction: String::new(),
         cookie: Cookie {
             id_offset: ID_OFFSET,
+            remembers: trial.remembers,
             ..Cookie::EMPTY
         },
         function: None,

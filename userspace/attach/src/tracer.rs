@@ -11,7 +11,7 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
-    limits::NO_TARGET,
+    limits::{KNOWN_TASKS, NO_TARGET},
     loss::{LossCause, counter_index},
     record::RecordKind,
     thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
@@ -83,6 +83,7 @@ pub struct Tracer {
     ebpf: Ebpf,
     abilities: Abilities,
     cpu_time_behind: Option<String>,
+    has_remembered: bool,
 }
 
 impl Tracer {
@@ -115,6 +116,7 @@ impl Tracer {
             ebpf,
             abilities,
             cpu_time_behind,
+            has_remembered: false,
         })
     }
 
@@ -125,6 +127,8 @@ impl Tracer {
     /// [`AttachError::NoProcess`] when the target ended meanwhile,
     /// [`AttachError::Link`] with what the kernel answered.
     pub fn attach(&mut self, target: &Target, plan: &Plan) -> Result<(), AttachError> {
+        self.forget_tasks()?;
+        self.has_remembered = plan.sites.iter().any(|site| site.cookie.remembers);
         let mut links = Vec::with_capacity(ATTACH_ORDER.len());
         for probe in ATTACH_ORDER {
             let sites: Vec<&Site> = plan
@@ -174,6 +178,23 @@ impl Tracer {
         target
             .set(0, pid, 0)
             .map_err(|error| map_unreadable(&error))
+    }
+
+    /// Empties the array of known tasks, if it may hold any: while nothing was
+    /// attached, tasks have ended unseen.
+    fn forget_tasks(&mut self) -> Result<(), AttachError> {
+        if !self.has_remembered {
+            return Ok(());
+        }
+        let mut known: Array<&mut MapData, u64> = map_mut(&mut self.ebpf, "KNOWN")?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        for index in 0..KNOWN_TASKS {
+            known
+                .set(index, 0, 0)
+                .map_err(|error| map_unreadable(&error))?;
+        }
+        Ok(())
     }
 
     /// How the programs are attached.

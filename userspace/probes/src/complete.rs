@@ -1,14 +1,16 @@
 //! Ends of tasks: `Harness::complete`, which every end of a task passes.
 //!
-//! In: the task vtables. Out: for each vtable the one function that both its
-//! poll and its shutdown function call and that sets the state to complete.
+//! In: the task vtables. Out: a site in the one function that both the poll and
+//! the shutdown function of a vtable call and that sets the state to complete:
+//! behind that change where there is an instruction for it, else at the entry.
 //! Never: a function that serves tasks with different id offsets.
 //!
 //! `runtime/task/harness.rs`: `complete` is called after the last poll, also of
 //! a panicking or an aborted task, and from `shutdown`. It begins with
 //! `State::transition_to_complete`, `fetch_xor(RUNNING | COMPLETE)`: a
 //! compare-exchange loop around `xor register, 3`, inlined or as a function of
-//! its own that does nothing else.
+//! its own that does nothing else. It holds a reference to the task until its
+//! last step, `transition_to_terminal`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -17,8 +19,9 @@ use dial9_bpf_abi::cookie::Register;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic};
 
 use crate::code;
+use crate::cut;
 use crate::elf::Image;
-use crate::entry;
+use crate::entry::{self, Entry};
 use crate::graph;
 use crate::plan::{Miss, Probe, Site};
 use crate::vtables::Found;
@@ -32,13 +35,14 @@ const MAX_CALLS: usize = 4096;
 /// Instructions between the `xor` and the `cmpxchg`.
 const MAX_DISTANCE: usize = 4;
 
-/// Adds the sites for ends of tasks.
+/// Adds the sites for ends of tasks. Returns whether every task hits one after
+/// its state has become complete and before its memory is freed.
 pub(crate) fn find(
     image: &Image<'_>,
     vtables: &[Found],
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
-) {
+) -> bool {
     let mut search = Search {
         image,
         functions: HashMap::new(),
@@ -51,10 +55,13 @@ pub(crate) fn find(
             None => missing += 1,
         }
     }
+    let mut all_behind = true;
     for (function, users) in users {
-        let entry = entry::find(image, function, Register::RDI);
-        match entry
-            .and_then(|entry| entry::task_site(image, Probe::Terminate, entry, vtables, &users))
+        let behind = search.behind_change(function);
+        all_behind &= behind.is_some();
+        let place = behind.or_else(|| entry::find(image, function, Register::RDI));
+        match place
+            .and_then(|place| entry::task_site(image, Probe::Terminate, place, vtables, &users))
         {
             Some(site) => sites.push(site),
             None => missing += users.len(),
@@ -70,6 +77,7 @@ pub(crate) fn find(
             reason,
         });
     }
+    all_behind && missing == 0
 }
 
 /// What is known of a function.
@@ -91,6 +99,10 @@ struct Search<'image, 'data> {
 impl Search<'_, '_> {
     /// The function that completes the tasks of a vtable.
     fn complete(&mut self, found: &Found) -> Option<u64> {
+        let starts = [found.shutdown, found.vtable.poll];
+        if starts.iter().any(|&start| self.function(start).transitions) {
+            return None;
+        }
         let after_shutdown = self.completing(found.shutdown);
         if after_shutdown.is_empty() {
             return None;
@@ -138,6 +150,48 @@ impl Search<'_, '_> {
         })
     }
 
+    /// The first place in a function that every call comes to once, after the
+    /// state has changed and while the reference is still held.
+    fn behind_change(&mut self, address: u64) -> Option<Entry> {
+        let range = self.image.function_at(address)?;
+        let mut instructions = Vec::new();
+        if !code::decode(self.image, &range, &mut instructions) {
+            return None;
+        }
+        let change = self.change(&instructions)?;
+        let graph = graph::build(&instructions)?;
+        let views = cut::views(self.image, &instructions, &graph, Register::RDI);
+        let crossing = cut::after(&graph, &views, change)?;
+        let (on_the_way, _) = graph.reach(&[change], Some(crossing.node));
+        let mut others = (0..graph.len()).filter(|&node| on_the_way[node] && node != change);
+        if others.any(|node| may_free(&instructions[node])) {
+            return None;
+        }
+        Some(Entry {
+            instruction: instructions[crossing.node],
+            header: crossing.header,
+            pushed: 0,
+        })
+    }
+
+    /// The one instruction that changes the state: an exchange, or a call of the
+    /// function that does nothing else.
+    fn change(&mut self, instructions: &[Instruction]) -> Option<usize> {
+        let image = self.image;
+        let mut changes = exchanges(instructions).collect::<Vec<_>>();
+        for (node, instruction) in instructions.iter().enumerate() {
+            if let Some(callee) = code::direct_target(image, instruction)
+                && self.function(callee).is_bare
+            {
+                changes.push(node);
+            }
+        }
+        let &[change] = changes.as_slice() else {
+            return None;
+        };
+        Some(change)
+    }
+
     fn function(&mut self, address: u64) -> &Function {
         let image = self.image;
         self.functions
@@ -160,7 +214,7 @@ fn describe(image: &Image<'_>, address: u64) -> Function {
         .filter_map(|instruction| code::direct_target(image, instruction))
         .filter(|target| !range.contains(target))
         .collect::<BTreeSet<_>>();
-    let transitions = transitions_to_complete(&instructions);
+    let transitions = exchanges(&instructions).next().is_some();
     let is_bare = transitions && !has_returning_call(&instructions);
     Function {
         calls: Rc::new(calls),
@@ -169,22 +223,38 @@ fn describe(image: &Image<'_>, address: u64) -> Function {
     }
 }
 
-/// Whether the code has `xor register, 3` and soon after `lock cmpxchg [base],
-/// register`.
-fn transitions_to_complete(instructions: &[Instruction]) -> bool {
-    instructions.iter().enumerate().any(|(index, xor)| {
-        xor.code() == Code::Xor_rm64_imm8
-            && xor.immediate(1) == COMPLETE_DELTA
-            && xor.op0_kind() == iced_x86::OpKind::Register
-            && instructions[index..]
-                .iter()
-                .take(MAX_DISTANCE)
-                .any(|exchange| {
-                    exchange.mnemonic() == Mnemonic::Cmpxchg
-                        && exchange.has_lock_prefix()
-                        && exchange.op1_register() == xor.op0_register()
-                })
-    })
+/// Indices of each `lock cmpxchg [base], register` soon after `xor register, 3`.
+fn exchanges(instructions: &[Instruction]) -> impl Iterator<Item = usize> {
+    let follows = |exchange: &Instruction, xor: &Instruction| {
+        exchange.mnemonic() == Mnemonic::Cmpxchg
+            && exchange.has_lock_prefix()
+            && exchange.op1_register() == xor.op0_register()
+    };
+    instructions
+        .iter()
+        .enumerate()
+        .filter(|(_, xor)| {
+            xor.code() == Code::Xor_rm64_imm8
+                && xor.immediate(1) == COMPLETE_DELTA
+                && xor.op0_kind() == iced_x86::OpKind::Register
+        })
+        .filter_map(move |(index, xor)| {
+            let near = instructions[index..].iter().take(MAX_DISTANCE);
+            let distance = near
+                .into_iter()
+                .position(|exchange| follows(exchange, xor))?;
+            Some(index + distance)
+        })
+}
+
+/// Whether the instruction may give up the last reference to the task.
+fn may_free(instruction: &Instruction) -> bool {
+    instruction.has_lock_prefix()
+        || instruction.mnemonic() == Mnemonic::Xchg
+        || matches!(
+            instruction.flow_control(),
+            FlowControl::Call | FlowControl::IndirectCall
+        )
 }
 
 /// Whether the function calls something and goes on; calls of panics do not.
@@ -199,3 +269,6 @@ fn has_returning_call(instructions: &[Instruction]) -> bool {
         ) && !graph.edges(node).is_empty()
     })
 }
+
+#[cfg(test)]
+mod tests;

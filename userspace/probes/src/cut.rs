@@ -89,16 +89,26 @@ fn header_registers(
 /// The cut of a function; `None` if there is none among its emulated
 /// instructions.
 pub(crate) fn find(graph: &Graph, views: &[View]) -> Option<Vec<Crossing>> {
-    let cut = single(graph, views).or_else(|| earliest(graph, views))?;
+    let single = single(graph, views, |_| true).map(|crossing| vec![crossing]);
+    let cut = single.or_else(|| earliest(graph, views))?;
     counts_once(graph, &cut).then_some(cut)
 }
 
-/// The first instruction on every way, outside every cycle.
-fn single(graph: &Graph, views: &[View]) -> Option<Vec<Crossing>> {
+/// The first instruction that every call executes exactly once, and only after
+/// the one with the index `change`.
+pub(crate) fn after(graph: &Graph, views: &[View], change: usize) -> Option<Crossing> {
+    let (before, _) = graph.reach(&[0], Some(change));
+    let crossing = single(graph, views, |node| node != change && !before[node])?;
+    counts_once(graph, &[crossing]).then_some(crossing)
+}
+
+/// The first instruction on every way, outside every cycle, among those that
+/// `may` be probed.
+fn single(graph: &Graph, views: &[View], may: impl Fn(usize) -> bool) -> Option<Crossing> {
     let is_on_every_way =
         |node: usize| !graph.edges(node).is_empty() && !graph.reach(&[0], Some(node)).1;
     let mut best: Option<usize> = None;
-    for node in (0..graph.len()).filter(|&node| views[node].is_emulated) {
+    for node in (0..graph.len()).filter(|&node| views[node].is_emulated && may(node)) {
         let is_earlier = best.is_none_or(|best| graph.reach(&[0], Some(best)).0[node]);
         if views[node].header.is_some()
             && is_on_every_way(node)
@@ -109,11 +119,11 @@ fn single(graph: &Graph, views: &[View]) -> Option<Vec<Crossing>> {
         }
     }
     let node = best?;
-    Some(vec![Crossing {
+    Some(Crossing {
         node,
         header: views[node].header?,
         branch: None,
-    }])
+    })
 }
 
 /// The edges out of the smallest part of the graph that contains the entry, is

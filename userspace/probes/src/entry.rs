@@ -76,6 +76,7 @@ pub(crate) fn task_site(
         shared: users.len() > 1,
         branch: None,
         blocking,
+        remembers: false,
     };
     code::site(image, probe, &entry.instruction, cookie)
 }

@@ -124,7 +124,8 @@ pub struct Plan {
 impl Plan {
     /// The plan without sites that the kernel has to single-step. A poll end
     /// among them takes all polls with it: a poll that begins and cannot end is
-    /// worse than none.
+    /// worse than none. Where the end of a task is not seen any more, no task id
+    /// is remembered.
     #[must_use]
     pub fn without_single_step(mut self) -> Self {
         let is_stepped = |site: &Site| site.class == InstructionClass::SingleStepped;
@@ -143,6 +144,11 @@ impl Plan {
                 self.sites.retain(|site| !goes(site));
                 let reason = format!("{gone} of {all} sites need single-stepping");
                 self.misses.push(Miss { probe, reason });
+            }
+            if gone > 0 && probe == Probe::Terminate {
+                self.sites
+                    .iter_mut()
+                    .for_each(|site| site.cookie.remembers = false);
             }
         }
         self

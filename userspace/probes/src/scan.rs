@@ -11,7 +11,7 @@ use crate::elf::Image;
 use crate::error::ScanError;
 use crate::names;
 use crate::park::ParkCalls;
-use crate::plan::{Plan, Site, TaskVtable};
+use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
 use crate::{complete, polls, spawn, version, wakers};
 
@@ -31,7 +31,9 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let id_offset = common_id_offset(&found);
     wakers::find(&image, id_offset, &mut sites, &mut misses);
     spawn::find(&image, id_offset, &mut sites, &mut misses);
-    complete::find(&image, &found, &mut sites, &mut misses);
+    if complete::find(&image, &found, &mut sites, &mut misses) {
+        remember_tasks(&mut sites);
+    }
     park_calls.finish(&image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
@@ -57,6 +59,20 @@ fn sweep(image: &Image<'_>) -> (Vec<u64>, ParkCalls) {
         parks.visit(range, &instructions);
     }
     (polls.finish(image), parks)
+}
+
+/// Lets the kernel side remember task ids: the end of every task is seen.
+/// Closures of the blocking pool are polled once, and not worth an entry.
+fn remember_tasks(sites: &mut [Site]) {
+    let of_tasks = [
+        Probe::PollStart,
+        Probe::Wake,
+        Probe::Spawn,
+        Probe::Terminate,
+    ];
+    for site in sites {
+        site.cookie.remembers = of_tasks.contains(&site.probe) && !site.cookie.blocking;
+    }
 }
 
 /// Offset of the task id in every task that is no blocking closure: those are

@@ -1,4 +1,4 @@
-use dial9_bpf_abi::cookie::{Branch, Cookie};
+use dial9_bpf_abi::cookie::{Branch, Cookie, Register};
 use proptest::prelude::*;
 
 use super::*;
@@ -46,8 +46,8 @@ fn every_probe_of_a_small_program_is_found_however_it_is_linked() {
             (Probe::PollEnd, WORKER, 11),
             (Probe::Wake, WAKE, 0),
             (Probe::Wake, WAKE_BY_REF, 8),
-            (Probe::Terminate, COMPLETE, 0),
-            (Probe::Terminate, BLOCKING_COMPLETE, 0),
+            (Probe::Terminate, COMPLETE, 10),
+            (Probe::Terminate, BLOCKING_COMPLETE, 10),
             (Probe::Park, WORKER, 18),
             (Probe::Unpark, WORKER, 23),
         ];
@@ -90,6 +90,7 @@ fn the_plan_says_what_the_vtables_say() {
     assert_eq!(described, expected);
     let starts: Vec<_> = plan.sites.iter().take(2).map(|site| site.cookie).collect();
     let start = Cookie {
+        remembers: true,
         vtable: 0,
         id_offset: 40,
         ..Cookie::EMPTY
@@ -121,12 +122,17 @@ fn a_function_of_several_vtables_is_one_site() {
     for second in [TASK, (ALIAS, SHUTDOWN, 32, 40)] {
         let plan = scan(&program(&[second, TASK], Linking::Rela)).unwrap();
         let shared = Cookie {
+            remembers: true,
             id_offset: 40,
             shared: true,
             ..Cookie::EMPTY
         };
         assert_eq!(cookies(&plan, Probe::PollStart), [shared]);
-        assert_eq!(cookies(&plan, Probe::Terminate), [shared]);
+        let behind_a_call = Cookie {
+            header: Register(3),
+            ..shared
+        };
+        assert_eq!(cookies(&plan, Probe::Terminate), [behind_a_call]);
         assert_eq!(plan.sites[0].address, function(POLL));
         assert_eq!(missing(&plan), []);
     }
@@ -137,6 +143,7 @@ fn a_function_of_tasks_with_different_layouts_is_left_out() {
     let plan = scan(&program(&[TASK, (POLL, SHUTDOWN, 32, 48)], Linking::Rela)).unwrap();
     assert_eq!(cookies(&plan, Probe::PollStart), []);
     assert_eq!(cookies(&plan, Probe::Terminate), []);
+    assert!(plan.sites.iter().all(|site| !site.cookie.remembers));
     let expected = [
         (
             Probe::PollStart,

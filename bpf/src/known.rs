@@ -1,0 +1,82 @@
+//! The id of a task, from the array of known tasks or from its header. The rules
+//! are in `dial9_bpf_abi::known`.
+
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_copy_from_user};
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
+use dial9_bpf_abi::{
+    cookie,
+    known::{STATE_COMPLETE, id_of, index, is_known_form, is_vacant, occupied, vacant},
+};
+
+use crate::maps::{KNOWN, is_sleepable};
+
+/// The id of the task of `header`; remembers it. `None` when it cannot be read.
+#[inline(always)]
+pub fn task_id(header: u64, cookie: u64) -> Option<u64> {
+    let id_at = header + cookie::id_offset(cookie);
+    let Some(entry) = entry(header, cookie) else {
+        return read_user(id_at);
+    };
+    // SAFETY: a map value lives as long as the program.
+    let word = unsafe { core::ptr::read_volatile(entry) };
+    if let Some(id) = id_of(word, header) {
+        return Some(id);
+    }
+    let id = read_user(id_at)?;
+    let state = read_user(header)?;
+    if is_vacant(word)
+        && state & STATE_COMPLETE == 0
+        && let Some(new) = occupied(header, id)
+    {
+        // SAFETY: as above; the exchange is atomic.
+        unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+                entry, word, new,
+            );
+        }
+    }
+    Some(id)
+}
+
+/// The id of the task of `header`, whose state is complete; forgets it.
+#[inline(always)]
+pub fn last_task_id(header: u64, cookie: u64) -> Option<u64> {
+    let id_at = header + cookie::id_offset(cookie);
+    let Some(entry) = entry(header, cookie) else {
+        return read_user(id_at);
+    };
+    // SAFETY: the helper has no precondition.
+    let fresh = vacant(unsafe { bpf_ktime_get_ns() });
+    // SAFETY: a map value lives as long as the program; the exchange is atomic.
+    let word = unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(entry, fresh) };
+    id_of(word, header).map_or_else(|| read_user(id_at), Some)
+}
+
+#[inline(always)]
+fn entry(header: u64, cookie: u64) -> Option<*mut u64> {
+    if !cookie::remembers(cookie) || !is_known_form(header) {
+        return None;
+    }
+    KNOWN.get_ptr_mut(index(header))
+}
+
+/// Eight bytes of the target's memory. A sleepable program faults the page in,
+/// as the target is about to do itself; a plain one gives up.
+#[inline(always)]
+pub fn read_user(address: u64) -> Option<u64> {
+    if !is_sleepable() {
+        // SAFETY: the helper checks the address.
+        return unsafe { bpf_probe_read_user(address as *const u64) }.ok();
+    }
+    let mut value = 0u64;
+    // SAFETY: the destination is eight bytes of our stack; the helper checks the
+    // source.
+    let status = unsafe {
+        bpf_copy_from_user(
+            (&raw mut value).cast(),
+            8,
+            address as *const core::ffi::c_void,
+        )
+    };
+    (status == 0).then_some(value)
+}
