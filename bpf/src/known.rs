@@ -4,25 +4,32 @@
 use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_copy_from_user};
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use dial9_bpf_abi::{
-    cookie,
+    cookie::{self, BY_VTABLE},
     known::{STATE_COMPLETE, id_of, index, is_known_form, is_vacant, occupied, vacant},
 };
 
 use crate::maps::{KNOWN, is_sleepable};
 
+/// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
+/// later, src/runtime/task/core.rs, `Header`).
+pub const HEADER_VTABLE: u64 = 16;
+/// Offset, in a task vtable, of the id's offset from the header, bytes: behind
+/// seven functions and two other offsets (Tokio 1.24 to 1.54,
+/// src/runtime/task/raw.rs, `Vtable`; the scan takes no table of another shape).
+const VTABLE_ID_OFFSET: u64 = 72;
+
 /// The id of the task of `header`; remembers it. `None` when it cannot be read.
 #[inline(always)]
 pub fn task_id(header: u64, cookie: u64) -> Option<u64> {
-    let id_at = header + cookie::id_offset(cookie);
     let Some(entry) = entry(header, cookie) else {
-        return read_user(id_at);
+        return read_id(header, cookie);
     };
     // SAFETY: a map value lives as long as the program.
     let word = unsafe { core::ptr::read_volatile(entry) };
     if let Some(id) = id_of(word, header) {
         return Some(id);
     }
-    let id = read_user(id_at)?;
+    let id = read_id(header, cookie)?;
     let state = read_user(header)?;
     if is_vacant(word)
         && state & STATE_COMPLETE == 0
@@ -41,15 +48,26 @@ pub fn task_id(header: u64, cookie: u64) -> Option<u64> {
 /// The id of the task of `header`, whose state is complete; forgets it.
 #[inline(always)]
 pub fn last_task_id(header: u64, cookie: u64) -> Option<u64> {
-    let id_at = header + cookie::id_offset(cookie);
     let Some(entry) = entry(header, cookie) else {
-        return read_user(id_at);
+        return read_id(header, cookie);
     };
     // SAFETY: the helper has no precondition.
     let fresh = vacant(unsafe { bpf_ktime_get_ns() });
     // SAFETY: a map value lives as long as the program; the exchange is atomic.
     let word = unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(entry, fresh) };
-    id_of(word, header).map_or_else(|| read_user(id_at), Some)
+    id_of(word, header).map_or_else(|| read_id(header, cookie), Some)
+}
+
+/// The id in the task itself, where the cookie or the task's vtable says.
+#[inline(always)]
+fn read_id(header: u64, cookie: u64) -> Option<u64> {
+    let offset = match cookie::id_offset(cookie) {
+        offset if offset == BY_VTABLE as u64 => {
+            read_user(read_user(header + HEADER_VTABLE)? + VTABLE_ID_OFFSET)?
+        }
+        offset => offset,
+    };
+    read_user(header + offset)
 }
 
 #[inline(always)]

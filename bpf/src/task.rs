@@ -14,12 +14,8 @@ use dial9_bpf_abi::{
 
 use crate::{
     filter::traced,
-    known::{last_task_id, read_user, task_id},
+    known::{HEADER_VTABLE, last_task_id, read_user, task_id},
 };
-
-/// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
-/// later, src/runtime/task/core.rs, `Header`).
-const HEADER_VTABLE: u64 = 16;
 
 /// A thread enters a task's poll function.
 ///

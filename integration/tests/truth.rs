@@ -29,8 +29,19 @@ fn of_a_stripped_build() {
     check(Build::Stripped, false);
 }
 
+/// Futures of more than a word's alignment: the id is where the vtable says.
+#[test]
+fn of_tasks_with_different_layouts() {
+    for (build, exact_spawns) in [(Build::Plain, true), (Build::Stripped, false)] {
+        let (truth, facts) = trace("aligned", build);
+        assert_eq!(truth.len(), 12);
+        facts.expect_lossless().expect_at_rest();
+        truth::expect_told(&truth, &facts, exact_spawns);
+    }
+}
+
 fn check(build: Build, exact_spawns: bool) {
-    let (truth, facts) = trace(build);
+    let (truth, facts) = trace("truth", build);
     let mut kinds: Vec<&str> = truth.iter().map(|task| task.kind.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -51,11 +62,11 @@ fn check(build: Build, exact_spawns: bool) {
     }
 }
 
-fn trace(build: Build) -> (Vec<TrueTask>, Facts) {
+fn trace(program: &str, build: Build) -> (Vec<TrueTask>, Facts) {
     require_root();
     let output = output_dir();
     let counted = output.path().join("truth.tsv");
-    let mut program = TestProgram::start_with("truth", build, |command| {
+    let mut program = TestProgram::start_with(program, build, |command| {
         command.arg(&counted);
     });
     let tracer = Attach::to(program.pid(), output.path()).attached();

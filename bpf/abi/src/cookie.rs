@@ -34,13 +34,17 @@ pub struct Branch {
     pub taken: bool,
 }
 
+/// [`Cookie::id_offset`] where the tasks that hit the site differ: the offset is
+/// read from the task's vtable. The header is never at its own id.
+pub const BY_VTABLE: u16 = 0;
+
 /// The unpacked cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// Index of the task vtable in the plan.
     pub vtable: u32,
     /// Offset of the task id from the task header, bytes; a multiple of 8, at
-    /// most 2040.
+    /// most 2040; or [`BY_VTABLE`].
     pub id_offset: u16,
     /// Bytes the function has pushed when the site is reached; a multiple of 8,
     /// at most 2040.

@@ -3,7 +3,7 @@
 //! In: the task vtables. Out: a site in the one function that both the poll and
 //! the shutdown function of a vtable call and that sets the state to complete:
 //! behind that change where there is an instruction for it, else at the entry.
-//! Never: a function that serves tasks with different id offsets.
+//! Never: a function that serves closures of the blocking pool and other tasks.
 //!
 //! `runtime/task/harness.rs`: `complete` is called after the last poll, also of
 //! a panicking or an aborted task, and from `shutdown`. It begins with

@@ -11,7 +11,7 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic};
 use crate::code::{self, Effects, RegisterSet};
 use crate::elf::Image;
 use crate::plan::{InstructionClass, Probe, Site};
-use crate::vtables::Found;
+use crate::vtables::{self, Found};
 
 /// How many instructions are looked at.
 const MAX_INSTRUCTIONS: usize = 40;
@@ -51,7 +51,7 @@ pub(crate) fn find(image: &Image<'_>, address: u64, header: Register) -> Option<
 }
 
 /// The site at the entry of a function that serves the vtables with the indices
-/// `users`; `None` if their tasks differ in what the cookie says of them.
+/// `users`; `None` if some are closures of the blocking pool and some are not.
 pub(crate) fn task_site(
     image: &Image<'_>,
     probe: Probe,
@@ -59,18 +59,15 @@ pub(crate) fn task_site(
     found: &[Found],
     users: &[usize],
 ) -> Option<Site> {
-    let layout = |&user: &usize| (found[user].vtable.id_offset, found[user].vtable.blocking);
-    let first = users.first()?;
-    let (id_offset, blocking) = layout(first);
-    if users
-        .iter()
-        .any(|user| layout(user) != (id_offset, blocking))
-    {
+    let first = *users.first()?;
+    let vtables = || users.iter().map(|&user| &found[user].vtable);
+    let blocking = found[first].vtable.blocking;
+    if vtables().any(|vtable| vtable.blocking != blocking) {
         return None;
     }
     let cookie = Cookie {
-        vtable: u32::try_from(*first).ok()?,
-        id_offset,
+        vtable: u32::try_from(first).ok()?,
+        id_offset: vtables::common_id_offset(vtables().map(|vtable| vtable.id_offset)),
         pushed: entry.pushed,
         header: entry.header,
         shared: users.len() > 1,

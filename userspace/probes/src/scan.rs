@@ -28,7 +28,10 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
-    let id_offset = common_id_offset(&found);
+    // Closures of the blocking pool are never woken nor bound to a runtime.
+    let tasks = found.iter().map(|found| &found.vtable);
+    let tasks = tasks.filter(|vtable| !vtable.blocking);
+    let id_offset = vtables::common_id_offset(tasks.map(|vtable| vtable.id_offset));
     wakers::find(&image, id_offset, &mut sites, &mut misses);
     spawn::find(&image, id_offset, &mut sites, &mut misses);
     if complete::find(&image, &found, &mut sites, &mut misses) {
@@ -73,17 +76,6 @@ fn remember_tasks(sites: &mut [Site]) {
     for site in sites {
         site.cookie.remembers = of_tasks.contains(&site.probe) && !site.cookie.blocking;
     }
-}
-
-/// Offset of the task id in every task that is no blocking closure: those are
-/// never woken nor bound to a runtime.
-fn common_id_offset(found: &[Found]) -> Option<u16> {
-    let mut offsets = found
-        .iter()
-        .filter(|found| !found.vtable.blocking)
-        .map(|found| found.vtable.id_offset);
-    let first = offsets.next()?;
-    offsets.all(|offset| offset == first).then_some(first)
 }
 
 fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {

@@ -26,7 +26,7 @@ const RSI: Register = Register(6);
 /// Adds the sites for spawns.
 pub(crate) fn find(
     image: &Image<'_>,
-    id_offset: Option<u16>,
+    id_offset: u16,
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
@@ -37,29 +37,22 @@ pub(crate) fn find(
         .filter(|symbol| is_bind(&names::demangle(symbol.name)))
         .map(|symbol| symbol.address)
         .collect();
-    let reason = match id_offset {
-        None => "the task id has different offsets in the task types".to_owned(),
-        Some(_) if image.symbols().is_empty() => {
-            "no symbol table: tasks are shown from their first sighting".to_owned()
+    let reason = if image.symbols().is_empty() {
+        "no symbol table: tasks are shown from their first sighting".to_owned()
+    } else if functions.is_empty() {
+        "no symbol OwnedTasks::bind_inner: tasks are shown from their first sighting".to_owned()
+    } else {
+        let found: Vec<_> = functions
+            .iter()
+            .filter_map(|&function| site(image, function, id_offset))
+            .collect();
+        let usable = found.len();
+        sites.extend(found);
+        if usable == functions.len() {
+            return;
         }
-        Some(_) if functions.is_empty() => {
-            "no symbol OwnedTasks::bind_inner: tasks are shown from their first sighting".to_owned()
-        }
-        Some(id_offset) => {
-            let found: Vec<_> = functions
-                .iter()
-                .filter_map(|&function| site(image, function, id_offset))
-                .collect();
-            let usable = found.len();
-            sites.extend(found);
-            if usable == functions.len() {
-                return;
-            }
-            format!(
-                "{usable} of {} copies of OwnedTasks::bind_inner are usable",
-                functions.len()
-            )
-        }
+        let all = functions.len();
+        format!("{usable} of {all} copies of OwnedTasks::bind_inner are usable")
     };
     misses.push(Miss {
         probe: Probe::Spawn,

@@ -9,6 +9,8 @@
 //! `drop_abort_handle`, shutdown), then the offsets of trailer, scheduler and
 //! task id from the header, which are plain words.
 
+use dial9_bpf_abi::cookie::BY_VTABLE;
+
 use crate::elf::Image;
 use crate::error::ScanError;
 use crate::plan::TaskVtable;
@@ -67,6 +69,15 @@ pub(crate) fn find(image: &Image<'_>) -> Result<Vec<Found>, ScanError> {
         }
         _ => Ok(found),
     }
+}
+
+/// The one offset of the task id, bytes; [`BY_VTABLE`] where tasks differ, as with
+/// futures of more than a word's alignment.
+pub(crate) fn common_id_offset(mut offsets: impl Iterator<Item = u16>) -> u16 {
+    let first = offsets.next();
+    first
+        .filter(|&first| offsets.all(|offset| offset == first))
+        .unwrap_or(BY_VTABLE)
 }
 
 /// Offset of the task id, and whether the scheduler is the blocking pool's.

@@ -29,22 +29,15 @@ const MAX_CLONE_BYTES: usize = 160;
 /// Adds the sites for wakes.
 pub(crate) fn find(
     image: &Image<'_>,
-    id_offset: Option<u16>,
+    id_offset: u16,
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
-    let result = id_offset
-        .ok_or_else(|| "the task id has different offsets in the task types".to_owned())
-        .and_then(|id_offset| {
-            wake_sites(
-                image,
-                Cookie {
-                    id_offset,
-                    ..Cookie::EMPTY
-                },
-            )
-        });
-    match result {
+    let cookie = Cookie {
+        id_offset,
+        ..Cookie::EMPTY
+    };
+    match wake_sites(image, cookie) {
         Ok(found) => sites.extend(found),
         Err(reason) => misses.push(Miss {
             probe: Probe::Wake,
