@@ -91,6 +91,26 @@ fn a_duration_ends_it() {
     assert!(seconds < 30, "{seconds} s of trace");
 }
 
+/// A line that nobody can be told is no reason to end, nor to end otherwise.
+#[test]
+fn a_stderr_that_takes_nothing_changes_nothing() {
+    require_root();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    let idle = TestProgram::start("idle_std", Build::Plain);
+    program.ask("load", "loaded");
+    for stderr in ["2>/dev/full", "2>&-"] {
+        let shell = ["sh", "-c", &format!("exec \"$@\" {stderr}"), "sh"];
+        let output = output_dir();
+        let attach = Attach::to(program.pid(), output.path()).under(&shell);
+        attach.arg("--duration").arg("2s").outcome().expect(0);
+        let facts = Facts::of_dir(output.path());
+        facts.expect_lossless();
+        assert!(facts.count("PollStartEvent") > 100, "{:?}", facts.counts);
+        let refused = Attach::to(idle.pid(), output.path()).under(&shell);
+        refused.outcome().expect(6);
+    }
+}
+
 #[test]
 fn it_ends_with_its_target() {
     require_root();

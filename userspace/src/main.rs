@@ -12,6 +12,7 @@ mod plan_report;
 mod recording;
 mod session;
 mod status;
+mod stderr;
 mod stdout;
 mod summary;
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         Command::Check(args) => command::check::run(args),
     };
     let code = result.unwrap_or_else(|error| {
-        eprintln!("dial9-bpf: {error:#}");
+        stderr::say(format_args!("dial9-bpf: {error:#}"));
         exit::of_failure(&error)
     });
     code.into()

@@ -11,6 +11,8 @@ use std::{
 use anyhow::Context as _;
 use dial9_bpf_trace::{lock::DirectoryLock, segment::Owner};
 
+use crate::stderr;
+
 /// A directory that is ours for one target.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -56,7 +58,7 @@ impl Drop for Output {
         drop(self.lock.take());
         for dir in self.made.iter().rev() {
             if let Err(error) = fs::remove_dir(dir) {
-                eprintln!("{} stays: {error}", dir.display());
+                stderr::say(format_args!("{} stays: {error}", dir.display()));
                 break;
             }
         }

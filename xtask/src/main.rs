@@ -1,5 +1,11 @@
 //! `cargo xtask`: the development commands of dial9-bpf, one module a verb.
 
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "what it prints is for the one who works on this"
+)]
+
 mod bench;
 mod build_ebpf;
 mod demo;

@@ -1,5 +1,7 @@
 //! Prints the plan for a binary: `cargo run --example sites -- FILE`.
 
+#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+
 use std::error::Error;
 use std::time::Instant;
 

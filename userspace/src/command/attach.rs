@@ -24,7 +24,7 @@ use dial9_bpf_trace::{
 
 use crate::{
     args::AttachArgs, exit, identity, output::Output, plan_report, recording::Recording,
-    session::Session, status::Cost, stdout,
+    session::Session, status::Cost, stderr, stdout,
 };
 
 /// Runs the subcommand; the value is the exit code.
@@ -109,15 +109,16 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
     let tried = Instant::now();
     tracer.attach(target, plan)?;
     let began = Instant::now();
-    eprintln!(
+    stderr::say(format_args!(
         "attached to process {} ({}): {} sites in {} ms",
         target.pid(),
         target.path().display(),
         plan.sites.len(),
         began.duration_since(tried).as_millis()
-    );
+    ));
     for miss in &plan.misses {
-        eprintln!("missing: {}: {}", miss.probe.name(), miss.reason);
+        let (probe, reason) = (miss.probe.name(), &miss.reason);
+        stderr::say(format_args!("missing: {probe}: {reason}"));
     }
     Ok(began)
 }

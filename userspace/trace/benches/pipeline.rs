@@ -3,7 +3,12 @@
 //! `cargo bench -p dial9-bpf-trace --bench pipeline [-- --dump FILE]`: FILE is
 //! a [record dump](dial9_bpf_trace::dump); without one the records are
 //! synthetic. Prints what an event costs in time, bytes and allocations.
-#![expect(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a bench")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a bench"
+)]
 
 #[path = "../tests/counting/mod.rs"]
 mod counting;
