@@ -9,6 +9,7 @@ use dial9_bpf_integration::{
     Attach, Build, Facts, TestProgram, output_dir, proc, require_root,
     segment::{files, sealed_segments, unpacked},
 };
+use rustix::process::Signal;
 
 const PROBES: [&str; 7] = [
     "poll-start",
@@ -109,6 +110,38 @@ fn a_stderr_that_takes_nothing_changes_nothing() {
         let refused = Attach::to(idle.pid(), output.path()).under(&shell);
         refused.outcome().expect(6);
     }
+}
+
+/// SIGHUP is what a terminal sends when it is closed.
+#[test]
+fn every_signal_that_asks_for_an_end_leaves_a_sealed_segment() {
+    require_root();
+    let program = TestProgram::start("serve", Build::Plain);
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM] {
+        let output = output_dir();
+        let tracer = Attach::to(program.pid(), output.path()).attached();
+        tracer.signal(signal);
+        tracer.outcome().expect(0);
+        assert_eq!(sealed_segments(output.path()).len(), 1, "{signal:?}");
+        Facts::of_dir(output.path()).expect_lossless();
+    }
+}
+
+#[test]
+fn a_hang_up_that_nohup_ignores_ends_nothing() {
+    require_root();
+    let output = output_dir();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    let tracer = Attach::to(program.pid(), output.path())
+        .under(&["nohup"])
+        .attached();
+    tracer.signal(Signal::HUP);
+    program.ask("load", "loaded");
+    program.wait_for_progress(1_000);
+    program.ask("rest", "resting");
+    tracer.interrupt().expect(0);
+    let facts = Facts::of_dir(output.path());
+    assert!(facts.count("PollStartEvent") > 1_000, "{:?}", facts.counts);
 }
 
 #[test]

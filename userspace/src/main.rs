@@ -14,6 +14,7 @@ mod session;
 mod status;
 mod stderr;
 mod stdout;
+mod stop;
 mod summary;
 
 use std::process::ExitCode;

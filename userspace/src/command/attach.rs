@@ -4,12 +4,7 @@
 //! In: checked arguments. Out: a sealed segment, an exit code. Never: a reason
 //! for the target to wait.
 
-use std::{
-    io,
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
-};
+use std::{path::Path, time::Instant};
 
 use anyhow::Context as _;
 use dial9_bpf_attach::{
@@ -24,7 +19,7 @@ use dial9_bpf_trace::{
 
 use crate::{
     args::AttachArgs, exit, identity, output::Output, plan_report, recording::Recording,
-    session::Session, status::Cost, stderr, stdout,
+    session::Session, status::Cost, stderr, stdout, stop,
 };
 
 /// Runs the subcommand; the value is the exit code.
@@ -41,7 +36,7 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     let pid = args.pid.get();
     let owner = Owner::behind_sudo();
     // First, so that an interrupted start leaves nothing behind either.
-    let stop = stop_flag()?;
+    let stop = stop::flag()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
     check_budget(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
@@ -121,15 +116,4 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
         stderr::say(format_args!("missing: {probe}: {reason}"));
     }
     Ok(began)
-}
-
-/// Set by Ctrl-C and by SIGTERM. A file that reaches its size limit is an error
-/// of its write, not a signal that ends us.
-fn stop_flag() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
