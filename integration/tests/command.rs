@@ -197,9 +197,27 @@ fn a_segment_is_checked() {
     fs::write(&broken, &packed[..packed.len() / 2]).expect("it can be written");
     check(&broken).expect(1);
     check(&output.path().join("nothing.bin")).expect(1);
-    // One bad file among good ones is enough.
-    let both = Attach::command(&["check"]).arg(&segment).arg(&broken);
-    both.outcome().expect(1);
+    // One bad file among good ones is enough, and all are looked at.
+    let nothing = output.path().join("nothing.bin");
+    let several = Attach::command(&["check"])
+        .arg(&broken)
+        .arg(&nothing)
+        .arg("/dev/zero")
+        .arg(&segment)
+        .outcome();
+    several.expect(1);
+    for path in [&broken, &segment] {
+        let path = path.to_str().expect("it is text");
+        assert!(several.stdout.contains(path), "{several:#?}");
+    }
+    let [absent, device] = &several.stderr[..] else {
+        panic!("{several:#?}")
+    };
+    assert!(absent.contains("nothing.bin"), "{several:#?}");
+    assert!(
+        device.contains("/dev/zero: not a regular file"),
+        "{several:#?}"
+    );
 }
 
 fn check(path: &Path) -> dial9_bpf_integration::Outcome {

@@ -1,24 +1,32 @@
 //! `dial9-bpf check`: what segments hold, and what is wrong with them.
+//!
+//! In: files. Out: a report for each, or why it cannot be read. Never: an end at
+//! a bad file before the others are looked at.
 
-use anyhow::Context as _;
 use dial9_bpf_trace::check::check_file;
 
-use crate::{args::CheckArgs, exit, stdout};
+use crate::{args::CheckArgs, exit, stderr, stdout};
 
 /// Prints a report for each file; the value is the exit code.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// When nothing can be printed.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<u8> {
-    let mut problems = 0;
+    let mut code = exit::DONE;
     for path in &args.files {
-        let report = check_file(path).context("check")?;
-        stdout::print(&format!("{}:\n{}", path.display(), report.render()))?;
-        problems += report.problems.len();
+        match check_file(path) {
+            Ok(report) => {
+                stdout::print(&format!("{}:\n{}", path.display(), report.render()))?;
+                if report.is_sound() {
+                    continue;
+                }
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                stderr::say(format_args!("dial9-bpf: check: {error:#}"));
+            }
+        }
+        code = exit::FAILURE;
     }
-    Ok(if problems == 0 {
-        exit::DONE
-    } else {
-        exit::FAILURE
-    })
+    Ok(code)
 }

@@ -5,17 +5,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{self, Read as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read, Seek as _};
 use std::path::{Path, PathBuf};
 
 use dial9_trace_format::decoder::{Decoder, RawEvent};
 use dial9_trace_format::schema::SchemaEntry;
 use dial9_trace_format::types::FieldValueRef;
 use flate2::bufread::GzDecoder;
+use rustix::fs::{Mode, OFlags, open};
 
+use crate::recover::walk::{begins_batch, recurses};
 use rules::Rules;
 
 mod rules;
+
+/// The longest batch that is checked, bytes: ours have at most a sixteenth.
+pub const WINDOW_BYTES: usize = 16 << 20;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A file that cannot be read at all.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +37,9 @@ pub struct CheckError {
 /// What a segment holds and what is wrong with it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Size of the file, bytes.
+    /// Size of the file, bytes; where it is not compressed, of what was read.
     pub file_bytes: u64,
-    /// Size of the trace in it, bytes.
+    /// Size of the trace in it as far as it was read, bytes.
     pub raw_bytes: u64,
     /// Length of the part that decodes, bytes; a cut there is a whole file.
     pub whole_bytes: u64,
@@ -64,15 +71,14 @@ pub enum Stage {
 
 /// Checks a segment file. A name that ends in `.active` is not sealed yet.
 ///
+/// Memory is that of [`WINDOW_BYTES`] and of what the rules note of each worker
+/// and task. Nothing is read beyond what does not decode.
+///
 /// # Errors
 ///
-/// [`CheckError`] when the file cannot be read; what is wrong inside it is in
-/// the report.
+/// [`CheckError`] when the file is no regular one or cannot be read; what is
+/// wrong inside it is in the report.
 pub fn check_file(path: &Path) -> Result<Report, CheckError> {
-    let bytes = std::fs::read(path).map_err(|source| CheckError {
-        path: path.to_owned(),
-        source,
-    })?;
     let is_active = path
         .extension()
         .is_some_and(|extension| extension == "active");
@@ -81,47 +87,171 @@ pub fn check_file(path: &Path) -> Result<Report, CheckError> {
     } else {
         Stage::Sealed
     };
-    let mut report = if bytes.starts_with(&[0x1f, 0x8b]) {
-        let (raw, problem) = gunzip(&bytes);
-        let mut report = check_bytes(&raw, stage);
-        report.problems.splice(0..0, problem);
-        report
-    } else {
-        check_bytes(&bytes, stage)
-    };
-    report.file_bytes = bytes.len() as u64;
-    Ok(report)
+    open_regular(path)
+        .and_then(|(file, file_bytes)| Check::new(stage).file(file, file_bytes))
+        .map_err(|source| CheckError {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// Opens a file without a wait for what may be behind its name, such as the
+/// writer of a FIFO. The number is its size, bytes.
+fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok((file, metadata.len()))
 }
 
 /// Checks the uncompressed bytes of a segment.
 pub fn check_bytes(raw: &[u8], stage: Stage) -> Report {
-    let length = raw.len() as u64;
-    let mut report = Report {
-        file_bytes: length,
-        raw_bytes: length,
-        ..Report::default()
-    };
-    let Some(mut decoder) = Decoder::new(raw) else {
-        report
-            .problems
-            .push("the file does not begin with a trace header".into());
-        return report;
-    };
-    let mut rules = Rules::default();
-    let decoded = decoder.for_each_event(|event| {
-        rules.event(&event);
-        report.event(&event);
-    });
-    report.whole_bytes = decoder.position() as u64;
-    if let Err(error) = decoded {
-        let torn = report.raw_bytes - report.whole_bytes;
-        report.problems.push(format!(
-            "the last {torn} bytes do not decode (byte {}: {})",
-            report.whole_bytes, error.message
-        ));
+    let mut check = Check::new(stage);
+    check.piece(raw, true);
+    check.report.file_bytes = check.report.raw_bytes;
+    check.finish()
+}
+
+/// A check in progress, piece by piece.
+struct Check {
+    stage: Stage,
+    /// The longest batch, bytes.
+    window_bytes: usize,
+    report: Report,
+    rules: Rules,
+}
+
+impl Check {
+    fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            window_bytes: WINDOW_BYTES,
+            report: Report::default(),
+            rules: Rules::default(),
+        }
     }
-    rules.finish(&mut report, stage);
-    report
+
+    fn file(mut self, file: File, file_bytes: u64) -> io::Result<Report> {
+        let mut file = BufReader::new(file);
+        if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+            self.member(file, file_bytes)?;
+        } else {
+            self.stream(file)?;
+            self.report.file_bytes = self.report.raw_bytes;
+        }
+        Ok(self.finish())
+    }
+
+    /// Checks a file that begins as a gzip member, as exactly one.
+    fn member(&mut self, mut file: BufReader<File>, file_bytes: u64) -> io::Result<()> {
+        let mut member = GzDecoder::new(&mut file);
+        let problem = match self.stream(&mut member) {
+            Err(error) => Some(format!("the gzip member is broken: {error}")),
+            Ok(End::Undecodable) => None,
+            Ok(End::Reached) => {
+                let rest = file_bytes.saturating_sub(file.stream_position()?);
+                (rest > 0).then(|| format!("{rest} bytes follow the first gzip member"))
+            }
+        };
+        self.report.problems.splice(0..0, problem);
+        self.report.file_bytes = file_bytes;
+        Ok(())
+    }
+
+    /// Checks what a reader yields, also what it yields before it fails.
+    fn stream(&mut self, mut from: impl Read) -> io::Result<End> {
+        let mut window = Vec::new();
+        loop {
+            let room = (self.window_bytes - window.len()) as u64;
+            let read = from.by_ref().take(room).read_to_end(&mut window);
+            let is_end = !matches!(read, Ok(read) if read as u64 == room);
+            let whole = if is_end { 0 } else { whole_batches(&window) };
+            if whole == 0 {
+                let decodes = self.piece(&window, is_end);
+                read?;
+                return Ok(if decodes && is_end {
+                    End::Reached
+                } else {
+                    End::Undecodable
+                });
+            }
+            if !self.piece(&window[..whole], false) {
+                return Ok(End::Undecodable);
+            }
+            window.drain(..whole);
+        }
+    }
+
+    /// Checks batches, the last ones of the file or not. Returns whether all of
+    /// them decode.
+    fn piece(&mut self, bytes: &[u8], is_last: bool) -> bool {
+        let Self { report, rules, .. } = self;
+        let begin = report.raw_bytes;
+        report.raw_bytes += bytes.len() as u64;
+        let Some(mut decoder) = Decoder::new(bytes) else {
+            report
+                .problems
+                .push("the file does not begin with a trace header".into());
+            return false;
+        };
+        let decoded = decoder.for_each_event(|event| {
+            rules.event(&event);
+            report.event(&event);
+        });
+        report.whole_bytes = begin + decoder.position() as u64;
+        let Err(error) = decoded else { return true };
+        let (at, what) = (report.whole_bytes, error.message);
+        let torn = report.raw_bytes - at;
+        report.problems.push(if is_last {
+            format!("the last {torn} bytes do not decode (byte {at}: {what})")
+        } else {
+            format!(
+                "not checked from byte {at} on: {what}, or a batch of more than {} bytes",
+                self.window_bytes
+            )
+        });
+        false
+    }
+
+    fn finish(mut self) -> Report {
+        // Nothing of a trace, nothing that the rules could be for.
+        if self.report.whole_bytes > 0 {
+            self.rules.finish(&mut self.report, self.stage);
+        }
+        self.report
+    }
+}
+
+/// How far a stream was checked.
+enum End {
+    Reached,
+    Undecodable,
+}
+
+/// Length of the batches at the begin that are followed by another.
+fn whole_batches(bytes: &[u8]) -> usize {
+    let mut whole = 0;
+    while let Some(length) = followed_batch(&bytes[whole..]) {
+        whole += length;
+    }
+    whole
+}
+
+fn followed_batch(bytes: &[u8]) -> Option<usize> {
+    let mut decoder = Decoder::new(bytes)?;
+    loop {
+        let rest = &bytes[decoder.position()..];
+        if begins_batch(rest) {
+            return Some(decoder.position());
+        }
+        if recurses(rest) {
+            return None;
+        }
+        decoder.next_frame_ref().ok()??;
+    }
 }
 
 impl Report {
@@ -206,19 +336,6 @@ pub(crate) fn describe(schema: &SchemaEntry) -> String {
         format!("{}:{:?}{annotations}", field.name(), field.field_type())
     });
     fields.collect::<Vec<_>>().join(", ")
-}
-
-/// What decompresses of the first gzip member, and what is wrong with the file
-/// as one member.
-fn gunzip(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
-    let mut member = GzDecoder::new(bytes);
-    let mut raw = Vec::new();
-    if let Err(error) = member.read_to_end(&mut raw) {
-        return (raw, Some(format!("the gzip member is broken: {error}")));
-    }
-    let rest = member.into_inner().len();
-    let problem = (rest > 0).then(|| format!("{rest} bytes follow the first gzip member"));
-    (raw, problem)
 }
 
 #[cfg(test)]

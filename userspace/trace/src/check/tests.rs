@@ -174,16 +174,10 @@ fn a_torn_or_foreign_tail_is_a_problem() {
 
 #[test]
 fn a_file_is_exactly_one_gzip_member() {
-    use std::io::Write as _;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.0.bin.gz");
-    let member = |bytes: &[u8]| {
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gzip.write_all(bytes).unwrap();
-        gzip.finish().unwrap()
-    };
-    let one = member(&segment(&[park(2, 5)]));
-    let two = [one.clone(), member(b"")].concat();
+    let one = packed(&segment(&[park(2, 5)]));
+    let two = [one.clone(), packed(b"")].concat();
     let torn = one[..one.len() - 9].to_vec();
     for (bytes, problem) in [
         (one, None),
@@ -196,6 +190,98 @@ fn a_file_is_exactly_one_gzip_member() {
             None => assert!(problems.is_empty(), "{problems:?}"),
             Some(problem) => assert!(problems[0].contains(problem), "{problems:?}"),
         }
+    }
+}
+
+fn packed(raw: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(raw).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// The longest batch of the tests, bytes.
+const WINDOW: usize = 64 << 10;
+
+fn check_windowed(path: &Path) -> Report {
+    let mut check = Check::new(Stage::Sealed);
+    check.window_bytes = WINDOW;
+    let (file, file_bytes) = open_regular(path).unwrap();
+    check.file(file, file_bytes).unwrap()
+}
+
+/// A segment of several windows is checked as one of one, and every batch is
+/// looked at once.
+#[test]
+fn a_long_segment_is_checked_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let piece = segment(&[park(2, 5), unpark(3, 6)]);
+    let copies = 5 * WINDOW / 2 / piece.len();
+    let raw = piece.repeat(copies);
+    for (name, bytes) in [("a.bin", raw.clone()), ("a.bin.gz", packed(&raw))] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, &bytes).unwrap();
+        let report = check_windowed(&path);
+        assert_eq!(report.events["WorkerParkEvent"], copies as u64, "{name}");
+        assert_eq!(report.raw_bytes, raw.len() as u64, "{name}");
+        assert_eq!(report.whole_bytes, raw.len() as u64, "{name}");
+        assert_eq!(report.file_bytes, bytes.len() as u64, "{name}");
+    }
+}
+
+/// What is no trace, or no more, is read no further than a window.
+#[test]
+fn what_does_not_decode_is_not_read_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bomb.bin.gz");
+    let nothing = vec![0; 4 * WINDOW];
+    let begun = [segment(&[park(2, 5)]), nothing.clone()].concat();
+    for (raw, problem) in [
+        (nothing, "does not begin with a trace header"),
+        (begun, "a batch of more than 65536 bytes"),
+    ] {
+        for bytes in [packed(&raw), raw] {
+            std::fs::write(&path, bytes).unwrap();
+            let report = check_windowed(&path);
+            let told = report.problems.iter().any(|line| line.contains(problem));
+            assert!(told, "{:?}", report.problems);
+            assert!(report.raw_bytes <= 2 * WINDOW as u64);
+        }
+    }
+}
+
+/// The decoder follows a header after a header by recursion.
+#[test]
+fn headers_without_end_do_not_end_us() {
+    for pattern in [
+        &b"TRC\0\x01"[..],
+        b"TRC\0\x02",
+        b"\x05\0\0\0\0\0\0\0\0TRC\0\x01",
+    ] {
+        let bytes = [b"TRC\0\x01", &pattern.repeat(1 << 18)[..]].concat();
+        whole_batches(&bytes);
+        assert_eq!(
+            check_bytes(&bytes, Stage::Active).whole_bytes,
+            bytes.len() as u64
+        );
+    }
+}
+
+#[test]
+fn only_a_regular_file_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("trace.0.bin");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    for path in [&fifo, dir.path(), Path::new("/dev/zero")] {
+        let error = check_file(path).unwrap_err();
+        assert_eq!(error.source.to_string(), "not a regular file");
     }
 }
 

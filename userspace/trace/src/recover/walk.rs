@@ -17,8 +17,9 @@ use dial9_trace_format::types::FieldValueRef;
 use crate::clock::Anchor;
 use crate::encode::MAX_BATCH_BYTES;
 
-/// What a header consists of: magic and version.
-const HEADER: &[u8] = b"TRC\0\x01";
+/// What a header begins with; its version follows.
+const MAGIC: &[u8] = b"TRC\0";
+const HEADER_BYTES: usize = 5;
 /// First byte of a frame that sets the time, and its length.
 const RESET_TAG: u8 = 5;
 const RESET_BYTES: usize = 9;
@@ -80,6 +81,19 @@ pub(crate) fn walk(mut file: impl Read) -> io::Result<Walk> {
     }
 }
 
+/// Whether the bytes, of which a frame has just ended before, begin a batch.
+pub(crate) fn begins_batch(rest: &[u8]) -> bool {
+    rest.len() >= HEADER_BYTES && rest.starts_with(MAGIC)
+}
+
+/// Whether the frame's decoder would recurse as often as a file says: into a
+/// time after a time, or into a header after one. No encoder writes that.
+pub(crate) fn recurses(rest: &[u8]) -> bool {
+    let is_reset = |rest: &[u8]| rest.first() == Some(&RESET_TAG);
+    let after = rest.get(RESET_BYTES..).unwrap_or_default();
+    is_reset(rest) && (is_reset(after) || begins_batch(after))
+}
+
 impl Walk {
     /// Whether there is enough for a reader: clock and metadata.
     pub(crate) fn is_readable(&self) -> bool {
@@ -135,11 +149,10 @@ impl Walk {
         };
         loop {
             let rest = &bytes[decoder.position()..];
-            if rest.starts_with(HEADER) {
+            if begins_batch(rest) {
                 return Piece::Whole(decoder.position());
             }
-            // The decoder recurses into each, and no encoder writes two.
-            if rest.first() == Some(&RESET_TAG) && rest.get(RESET_BYTES) == Some(&RESET_TAG) {
+            if recurses(rest) {
                 return Piece::Open;
             }
             match decoder.next_frame_ref() {
