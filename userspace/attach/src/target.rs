@@ -5,11 +5,12 @@
 //! an attach by ptrace, a stop.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::fs::MetadataExt as _,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     path::PathBuf,
 };
@@ -20,6 +21,9 @@ use crate::{AttachError, privilege};
 
 /// `PF_KTHREAD` (include/linux/sched.h), in the flags of /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
+/// What the kernel appends to the path of a file that is not there any more
+/// (`fs/d_path.c`), as after an upgrade.
+const DELETED: &str = " (deleted)";
 /// Largest executable that is read, bytes.
 const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
 
@@ -66,6 +70,7 @@ impl Target {
         let path = fs::read_link(&link).map_err(refused)?;
         let executable = File::open(&link).map_err(refused)?;
         let metadata = executable.metadata().map_err(refused)?;
+        let executable_id = (metadata.dev(), metadata.ino());
         if Stat::read(pid).map(|now| now.start_ticks) != Some(stat.start_ticks) {
             return Err(gone());
         }
@@ -73,8 +78,8 @@ impl Target {
             pid,
             start_ticks: stat.start_ticks,
             executable,
-            executable_id: (metadata.dev(), metadata.ino()),
-            path,
+            executable_id,
+            path: path_of(path, executable_id),
             pidfd,
         })
     }
@@ -89,7 +94,8 @@ impl Target {
         self.start_ticks
     }
 
-    /// The executable's path as the kernel prints it; for messages only.
+    /// The path that the executable has or had, as the process sees it; for
+    /// messages only.
     pub fn path(&self) -> &PathBuf {
         &self.path
     }
@@ -168,6 +174,19 @@ impl Target {
     }
 }
 
+/// The path of /proc/PID/exe without the kernel's suffix, unless the file is
+/// really called so.
+fn path_of(link: PathBuf, executable_id: (u64, u64)) -> PathBuf {
+    let Some(path) = link.as_os_str().as_bytes().strip_suffix(DELETED.as_bytes()) else {
+        return link;
+    };
+    let named = fs::metadata(&link).map(|metadata| (metadata.dev(), metadata.ino()));
+    if named.ok() == Some(executable_id) {
+        return link;
+    }
+    OsStr::from_bytes(path).into()
+}
+
 /// What /proc/PID/stat says (man 5 `proc_pid_stat`).
 struct Stat {
     flags: u64,
@@ -236,6 +255,8 @@ impl Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -249,6 +270,24 @@ mod tests {
         let (start, offset) = code_mapping(here);
         assert_eq!(target.code_address(here - start + offset).ok(), Some(here));
         assert!(target.allowed_cpus() >= Some(1));
+    }
+
+    #[test]
+    fn a_replaced_executable_has_the_path_that_it_had() {
+        let dir = tempfile::tempdir().expect("there is room");
+        let old = dir.path().join("service");
+        let really_so = dir.path().join("service (deleted)");
+        for path in [&old, &really_so] {
+            fs::copy("/bin/sleep", path).expect("there is room");
+            let mut child = Command::new(path).arg("60").spawn().expect("it runs");
+            if path == &old {
+                fs::remove_file(path).expect("it is ours");
+            }
+            let target = Target::open(child.id());
+            child.kill().expect("it is ours");
+            child.wait().expect("it is ours");
+            assert_eq!(target.expect("it runs").path(), path);
+        }
     }
 
     #[test]
