@@ -27,6 +27,8 @@ pub enum Build {
     Stripped,
     /// `panic = "abort"`.
     Abort,
+    /// `cargo build`.
+    Unoptimized,
 }
 
 impl Build {
@@ -37,6 +39,15 @@ impl Build {
             Self::Merged => "merged",
             Self::Stripped => "stripped",
             Self::Abort => "abort",
+            Self::Unoptimized => "dev",
+        }
+    }
+
+    /// Folder of that profile in a target directory.
+    pub const fn folder(self) -> &'static str {
+        match self {
+            Self::Unoptimized => "debug",
+            _ => self.profile(),
         }
     }
 }

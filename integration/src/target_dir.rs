@@ -63,7 +63,7 @@ pub fn tracer_binary() -> Result<PathBuf> {
 /// When cargo fails.
 pub fn test_program(name: &str, build: Build) -> Result<PathBuf> {
     if let Some(dir) = env::var_os(TESTPROGS) {
-        let path = Path::new(&dir).join(build.profile()).join(name);
+        let path = Path::new(&dir).join(build.folder()).join(name);
         ensure!(
             path.exists(),
             "{} (from {TESTPROGS}) does not exist",
@@ -73,7 +73,7 @@ pub fn test_program(name: &str, build: Build) -> Result<PathBuf> {
     }
     let target = target_dir()?.join("testprogs");
     build_programs(build, &target)?;
-    Ok(target.join(build.profile()).join(name))
+    Ok(target.join(build.folder()).join(name))
 }
 
 /// Cargo's own lock keeps several test processes apart, and a second build of

@@ -72,6 +72,22 @@ fn not_tokio() {
 }
 
 #[test]
+fn tokio_without_optimization() {
+    require_root();
+    let output = output_dir();
+    let program = TestProgram::start("serve", Build::Unoptimized);
+    let traces = output.path().join("traces");
+    let attach = || Attach::to(program.pid(), &traces);
+    for attach in [attach(), attach().arg("--dry-run")] {
+        let outcome = attach.outcome();
+        outcome.expect_failure(6, &["no site for polls", "no call of a poll function"]);
+        assert_eq!(outcome.stdout, "");
+    }
+    assert!(!traces.exists(), "nothing is left behind");
+    assert!(program.exit().success());
+}
+
+#[test]
 fn a_target_that_ends_during_attach() {
     require_root();
     let mut codes = Vec::new();

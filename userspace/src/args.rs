@@ -18,7 +18,7 @@ Exit codes:
   3  a privilege is missing
   4  the kernel or its policy refuses
   5  no such target: never there, gone before attach ended, a kernel thread
-  6  nothing to trace in it: not Tokio, unsupported architecture, 32 bit
+  6  nothing to trace in it: not Tokio, not optimized, not x86-64
   7  done, but records were lost
 The first that applies from 1 to 6, else 7, else 0. `check`: 0, or 1 on any problem.";
 

@@ -6,6 +6,8 @@
 use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 
+use crate::command::attach::NoPolls;
+
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// A failure of our own, or a problem that `check` found.
@@ -37,7 +39,7 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<AttachError>() {
         return of_attach(error);
     }
-    if error.downcast_ref::<ScanError>().is_some() {
+    if error.is::<ScanError>() || error.is::<NoPolls>() {
         return NOTHING_TO_TRACE;
     }
     FAILURE

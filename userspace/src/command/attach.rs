@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use dial9_bpf_attach::{
     Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
 };
-use dial9_bpf_probes::plan::Plan;
+use dial9_bpf_probes::plan::{Plan, Probe};
 use dial9_bpf_trace::{
     clock::Anchor,
     location::Locations,
@@ -76,11 +76,34 @@ fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
 fn plan_of(target: &Target, args: &AttachArgs) -> anyhow::Result<Plan> {
     let bytes = target.read_executable()?;
     let plan = dial9_bpf_probes::scan(&bytes)
+        .map_err(anyhow::Error::from)
+        .and_then(|plan| Ok(with_polls(plan)?))
         .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
     Ok(if args.no_single_step {
         plan.without_single_step()
     } else {
         plan
+    })
+}
+
+/// A Tokio program of which no poll can be seen: a trace of it would be empty.
+#[derive(Debug, thiserror::Error)]
+#[error("no site for polls: {reason}; builds without optimization have none")]
+pub(crate) struct NoPolls {
+    /// What was looked for and not found.
+    reason: String,
+}
+
+fn with_polls(plan: Plan) -> Result<Plan, NoPolls> {
+    if plan.sites.iter().any(|site| site.probe == Probe::PollStart) {
+        return Ok(plan);
+    }
+    let miss = plan
+        .misses
+        .into_iter()
+        .find(|of| of.probe == Probe::PollStart);
+    Err(NoPolls {
+        reason: miss.map_or_else(String::new, |miss| miss.reason),
     })
 }
 
