@@ -31,8 +31,45 @@ fn too_few_descriptors() {
     let outcome = Attach::to(program.pid(), output.path())
         .under(&["prlimit", "--nofile=20"])
         .outcome();
-    outcome.expect_failure(4, &["Too many open files"]);
+    outcome.expect_failure(1, &["no more than 20 files may be open"]);
+    let times = outcome.stderr[0].matches("Too many open files").count();
+    assert_eq!(times, 1, "{outcome:#?}");
     program.wait_for_progress(100);
+}
+
+/// Whatever is short, it is not the target that is missing.
+#[test]
+fn too_few_descriptors_at_any_step() {
+    require_root();
+    let output = output_dir();
+    let program = TestProgram::start("serve", Build::Plain);
+    let enough = (5..64).find(|descriptors| {
+        let outcome = Attach::to(program.pid(), output.path())
+            .under(&["prlimit", &format!("--nofile={descriptors}")])
+            .arg("--duration")
+            .arg("1ms")
+            .outcome();
+        let attached = outcome.code == Some(0);
+        if !attached {
+            outcome.expect_failure(1, &["Too many open files"]);
+        }
+        attached
+    });
+    assert!(enough.is_some());
+}
+
+/// Shells start us with less than they are allowed.
+#[test]
+fn the_hard_limit_of_descriptors_is_what_counts() {
+    require_root();
+    let output = output_dir();
+    let program = TestProgram::start("serve", Build::Plain);
+    Attach::to(program.pid(), output.path())
+        .under(&["prlimit", "--nofile=20:1024"])
+        .arg("--duration")
+        .arg("1s")
+        .outcome()
+        .expect(0);
 }
 
 #[test]

@@ -3,8 +3,11 @@
 //! In: an error of any package. Out: its exit code. Never: a message; that is
 //! printed once, in `main`.
 
+use std::io;
+
 use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
+use rustix::io::Errno;
 
 use crate::command::attach::NoPolls;
 
@@ -52,10 +55,17 @@ fn of_attach(error: &AttachError) -> u8 {
         | AttachError::KernelThread { .. } => NO_TARGET,
         AttachError::Forbidden { .. } | AttachError::Privilege { .. } => PRIVILEGE,
         AttachError::Link { source, .. }
-            if source.kind() == std::io::ErrorKind::PermissionDenied
+            if source.kind() == io::ErrorKind::PermissionDenied
                 && privilege::missing().is_some() =>
         {
             PRIVILEGE
+        }
+        AttachError::Kernel { source, .. }
+        | AttachError::Verifier { source, .. }
+        | AttachError::Link { source, .. }
+            if is_exhausted(source) =>
+        {
+            FAILURE
         }
         AttachError::Kernel { .. }
         | AttachError::Verifier { .. }
@@ -66,9 +76,16 @@ fn of_attach(error: &AttachError) -> u8 {
     }
 }
 
+/// Whether something ran out: no refusal, and no want of a privilege.
+fn is_exhausted(error: &io::Error) -> bool {
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|code| exhausted.contains(&code))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io;
 
     use anyhow::Context as _;
     use dial9_bpf_probes::plan::Probe;
@@ -122,6 +139,14 @@ mod tests {
             }),
             KERNEL
         );
+    }
+
+    #[test]
+    fn what_ran_out_is_no_refusal() {
+        for errno in [Errno::MFILE, Errno::NOMEM] {
+            let (doing, source) = (String::new(), errno.into());
+            assert_eq!(code(AttachError::Kernel { doing, source }), FAILURE);
+        }
     }
 
     /// With every capability a refusal is the policy's.

@@ -5,6 +5,7 @@
 
 mod args;
 mod command;
+mod descriptors;
 mod exit;
 mod identity;
 mod output;

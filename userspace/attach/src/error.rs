@@ -1,6 +1,6 @@
 //! What can keep a target from being traced.
 
-use std::io;
+use std::{error::Error as _, io};
 
 use dial9_bpf_probes::plan::Probe;
 
@@ -45,7 +45,7 @@ pub enum AttachError {
         missing: String,
     },
     /// The kernel, or its policy, cannot do it.
-    #[error("the kernel refused to {doing}: {source}")]
+    #[error("the kernel refused to {doing}")]
     Kernel {
         /// What was refused.
         doing: String,
@@ -53,7 +53,7 @@ pub enum AttachError {
         source: io::Error,
     },
     /// The verifier refused a program.
-    #[error("the kernel refused to load program {program}: {source}: {log}")]
+    #[error("the kernel refused to load program {program}: {log}")]
     Verifier {
         /// The program.
         program: &'static str,
@@ -69,7 +69,7 @@ pub enum AttachError {
         reason: String,
     },
     /// The sites of a probe could not be attached.
-    #[error("could not attach {} to {sites} sites of process {pid}: {source}", .probe.name())]
+    #[error("could not attach {} to {sites} sites of process {pid}", .probe.name())]
     Link {
         /// The probe.
         probe: Probe,
@@ -81,7 +81,7 @@ pub enum AttachError {
         source: io::Error,
     },
     /// A file of /proc did not read as expected.
-    #[error("could not read {path}: {source}")]
+    #[error("could not read {path}")]
     Proc {
         /// The file.
         path: String,
@@ -112,4 +112,33 @@ pub enum AttachError {
         /// Memory that can be had without swapping, bytes.
         available: u64,
     },
+}
+
+impl AttachError {
+    /// The error and its causes on one line.
+    pub(crate) fn in_full(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_full_has_each_cause_once() {
+        let error = AttachError::Kernel {
+            doing: "create the BPF maps".to_owned(),
+            source: io::Error::other("for a reason"),
+        };
+        let text = "the kernel refused to create the BPF maps: for a reason";
+        assert_eq!(error.in_full(), text);
+    }
 }

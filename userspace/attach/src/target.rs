@@ -15,7 +15,10 @@ use std::{
     path::PathBuf,
 };
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 
 use crate::{AttachError, privilege};
 
@@ -50,28 +53,29 @@ impl Target {
             .ok()
             .and_then(Pid::from_raw)
             .ok_or_else(gone)?;
-        let stat = Stat::read(pid).ok_or_else(gone)?;
+        let stat = Stat::read(pid)?;
         if stat.flags & KERNEL_THREAD != 0 {
             return Err(AttachError::KernelThread { pid });
         }
-        let leader = thread_group(pid).ok_or_else(gone)?;
+        let leader = thread_group(pid)?;
         if leader != pid {
             return Err(AttachError::NotAProcess { pid, leader });
         }
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| gone())?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())
+            .map_err(|error| unreadable(pid, &format!("/proc/{pid}"), error.into()))?;
         let link = format!("/proc/{pid}/exe");
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => AttachError::Forbidden {
                 path: link.clone(),
                 missing: privilege::missing().unwrap_or_else(|| error.to_string()),
             },
-            _ => gone(),
+            _ => unreadable(pid, &link, error),
         };
         let path = fs::read_link(&link).map_err(refused)?;
         let executable = File::open(&link).map_err(refused)?;
         let metadata = executable.metadata().map_err(refused)?;
         let executable_id = (metadata.dev(), metadata.ino());
-        if Stat::read(pid).map(|now| now.start_ticks) != Some(stat.start_ticks) {
+        if Stat::read(pid)?.start_ticks != stat.start_ticks {
             return Err(gone());
         }
         Ok(Self {
@@ -138,8 +142,7 @@ impl Target {
     /// [`AttachError::Proc`] when no executable mapping covers the offset.
     pub fn code_address(&self, file_offset: u64) -> Result<u64, AttachError> {
         let path = format!("/proc/{}/maps", self.pid);
-        let maps =
-            fs::read_to_string(&path).map_err(|_| AttachError::NoProcess { pid: self.pid })?;
+        let maps = read_proc(self.pid, "maps")?;
         let inode = self.executable_id.1;
         let covering = maps.lines().filter_map(Mapping::parse).find(|mapping| {
             mapping.is_code && mapping.inode == inode && mapping.file_range().contains(&file_offset)
@@ -151,12 +154,16 @@ impl Target {
         Ok(mapping.start + (file_offset - mapping.offset))
     }
 
-    /// Whether the process is still this one, running this executable.
+    /// Whether the process is still this one, running this executable. Where we
+    /// cannot look, it is.
     pub fn is_same(&self) -> bool {
         let id = fs::metadata(format!("/proc/{}/exe", self.pid))
             .map(|metadata| (metadata.dev(), metadata.ino()));
-        let start = Stat::read(self.pid).map(|stat| stat.start_ticks);
-        id.ok() == Some(self.executable_id) && start == Some(self.start_ticks)
+        let is_started = match Stat::read(self.pid) {
+            Ok(stat) => stat.start_ticks == self.start_ticks,
+            Err(error) => !matches!(error, AttachError::NoProcess { .. }),
+        };
+        id.ok() == Some(self.executable_id) && is_started
     }
 
     /// CPUs that the process may run on, by its affinity.
@@ -194,8 +201,11 @@ struct Stat {
 }
 
 impl Stat {
-    fn read(pid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fn read(pid: u32) -> Result<Self, AttachError> {
+        Self::parse(&read_proc(pid, "stat")?).ok_or(AttachError::NoProcess { pid })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         // After the name: state is field 3, flags field 9, starttime field 22.
         let flags = fields.nth(6)?.parse().ok()?;
@@ -204,14 +214,33 @@ impl Stat {
     }
 }
 
-fn thread_group(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:"))?
-        .trim()
-        .parse()
-        .ok()
+fn thread_group(pid: u32) -> Result<u32, AttachError> {
+    let status = read_proc(pid, "status")?;
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group
+        .and_then(|group| group.trim().parse().ok())
+        .ok_or(AttachError::NoProcess { pid })
+}
+
+fn read_proc(pid: u32, file: &str) -> Result<String, AttachError> {
+    let path = format!("/proc/{pid}/{file}");
+    fs::read_to_string(&path).map_err(|error| unreadable(pid, &path, error))
+}
+
+/// The process is gone, unless it is for another reason that a file of it
+/// cannot be read.
+fn unreadable(pid: u32, path: &str, source: io::Error) -> AttachError {
+    let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
+    if source
+        .raw_os_error()
+        .is_some_and(|code| gone.contains(&code))
+    {
+        return AttachError::NoProcess { pid };
+    }
+    AttachError::Proc {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// A line of /proc/PID/maps.

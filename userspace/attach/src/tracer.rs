@@ -108,7 +108,7 @@ impl Tracer {
             .collect::<Result<_, AttachError>>()?;
         let cpu_time_behind = attach_scheduler(&mut ebpf)
             .err()
-            .map(|error| error.to_string());
+            .map(|error| error.in_full());
         Ok(Self {
             links: Vec::new(),
             rings,

@@ -18,8 +18,8 @@ use dial9_bpf_trace::{
 };
 
 use crate::{
-    args::AttachArgs, exit, identity, output::Output, plan_report, recording::Recording,
-    session::Session, status::Cost, stderr, stdout, stop,
+    args::AttachArgs, descriptors, exit, identity, output::Output, plan_report,
+    recording::Recording, session::Session, status::Cost, stderr, stdout, stop,
 };
 
 /// Runs the subcommand; the value is the exit code.
@@ -33,6 +33,11 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     if args.dry_run {
         return dry_run(args);
     }
+    descriptors::raise_limit();
+    record(args).map_err(descriptors::explain)
+}
+
+fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     let pid = args.pid.get();
     let owner = Owner::behind_sudo();
     // First, so that an interrupted start leaves nothing behind either.
@@ -68,7 +73,7 @@ fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
     let plan = plan_of(&target, args)?;
     let prices = Abilities::probe(None)
         .and_then(Prices::measure)
-        .map_err(|error| error.to_string());
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
     stdout::print(&plan_report::render(&target, &plan, prices))?;
     Ok(exit::DONE)
 }
