@@ -4,6 +4,8 @@
 //! line that names the cause, a code, a target that goes on. Never: a tracer
 //! that a signal ends.
 
+use std::thread;
+
 use dial9_bpf_integration::{Attach, Build, TestProgram, output_dir, require_root, segment::files};
 
 #[test]
@@ -70,6 +72,23 @@ fn the_hard_limit_of_descriptors_is_what_counts() {
         .arg("1s")
         .outcome()
         .expect(0);
+}
+
+/// Each ring is a power of two: of 3 pages for each CPU, 2 are used.
+#[test]
+fn the_memory_that_is_used_is_said() {
+    require_root();
+    let output = output_dir();
+    let program = TestProgram::start("serve", Build::Plain);
+    let cpus = thread::available_parallelism().expect("Linux says").get();
+    let outcome = Attach::to(program.pid(), output.path())
+        .arg("--ring-bytes")
+        .arg(format!("{}KiB", 12 * cpus))
+        .arg("--duration")
+        .arg("1ms")
+        .outcome();
+    let used = format!(", {}.0 KiB of rings", 8 * cpus);
+    assert!(outcome.expect(0).stderr[0].ends_with(&used), "{outcome:#?}");
 }
 
 #[test]

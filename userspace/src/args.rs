@@ -54,7 +54,8 @@ pub(crate) struct AttachArgs {
     /// target exits or Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Memory for the rings of all CPUs together.
+    /// Memory for the rings of all CPUs together, at most: each is a power of
+    /// two, up to 2 GiB.
     #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
     pub(crate) ring_bytes: u64,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there

@@ -7,6 +7,7 @@
 use std::{path::Path, time::Instant};
 
 use anyhow::Context as _;
+use bytesize::ByteSize;
 use dial9_bpf_attach::{
     Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
 };
@@ -133,11 +134,12 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
     tracer.attach(target, plan)?;
     let began = Instant::now();
     stderr::say(format_args!(
-        "attached to process {} ({}): {} sites in {} ms",
+        "attached to process {} ({}): {} sites in {} ms, {} of rings",
         target.pid(),
         target.path().display(),
         plan.sites.len(),
-        began.duration_since(tried).as_millis()
+        began.duration_since(tried).as_millis(),
+        ByteSize(tracer.rings().total_bytes()),
     ));
     for miss in &plan.misses {
         let (probe, reason) = (miss.probe.name(), &miss.reason);
