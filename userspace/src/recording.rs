@@ -14,7 +14,7 @@ use dial9_bpf_trace::{
     event::Event,
     interpret::{Interpreter, OpenGap},
     location::Locations,
-    loss::LossLedger,
+    loss::{Loss, LossLedger},
     metadata::Metadata,
     segment::{ActiveSegment, Seal, SealedSegment, SegmentError},
     sort::Sorter,
@@ -65,6 +65,11 @@ impl Recording {
     /// Records whose bytes did not decode.
     pub(crate) fn undecoded(&self) -> u64 {
         self.undecoded
+    }
+
+    /// Hits lost since attach, as last read.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.ledger.losses()
     }
 
     /// Bytes of the segment so far.

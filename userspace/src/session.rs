@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         let end = self.record(tracer, stop, duration, &mut status);
         // Hits end where the detaching begins; that it takes a while is no part
         // of the window that rates are of.
-        let window = self.snapshot(self.began.elapsed());
+        let window = self.began.elapsed();
         tracer.detach();
         status.end();
         let kept = kept_in(&self.recording.path());
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
             .finish(tracer)
             .with_context(|| kept.clone())?;
         self.lost = self.recording.read_losses(tracer)?;
-        self.seal(end, &window, kept)
+        self.seal(end, window, kept)
     }
 
     /// Passes over the rings until the end.
@@ -137,14 +137,13 @@ impl<'a> Session<'a> {
     }
 
     /// Seals what was recorded, and says so.
-    fn seal(self, end: End, window: &Snapshot, kept: String) -> anyhow::Result<u8> {
+    fn seal(self, end: End, window: Duration, kept: String) -> anyhow::Result<u8> {
         let (stats, undecoded) = (*self.recording.stats(), self.recording.undecoded());
+        let last = self.snapshot(window);
         let sealed = self.recording.seal().context(kept)?;
         let end_of_all = Snapshot {
-            events: stats.events.total(),
-            lost: self.lost,
             bytes: sealed.bytes,
-            ..*window
+            ..last
         };
         let (file, compressed_bytes, failure) = match sealed.compress() {
             Ok(compressed) => (compressed.path, Some(compressed.bytes), None),
@@ -168,13 +167,13 @@ impl<'a> Session<'a> {
     }
 
     fn snapshot(&self, elapsed: Duration) -> Snapshot {
-        let stats = self.recording.stats();
+        let (stats, losses) = (self.recording.stats(), self.recording.losses());
         Snapshot {
             elapsed,
             events: stats.events.total(),
             lost: self.lost,
             bytes: self.recording.bytes(),
-            paid: self.cost.map(|cost| cost.of(&stats.records)),
+            paid: self.cost.map(|cost| cost.of(&stats.records, &losses)),
         }
     }
 }

@@ -7,9 +7,10 @@
 use std::{fmt::Write as _, io, time::Duration};
 
 use bytesize::ByteSize;
+use dial9_bpf_abi::record::RecordKind;
 use dial9_bpf_attach::Prices;
 use dial9_bpf_probes::plan::{Plan, Probe};
-use dial9_bpf_trace::stats::RecordCounts;
+use dial9_bpf_trace::{loss::Loss, stats::RecordCounts};
 
 use crate::plan_report::{thousands, traps_a_wake};
 
@@ -38,9 +39,10 @@ impl Cost {
         Self { hit_ns }
     }
 
-    /// CPU time that the target has paid for its records.
-    pub(crate) fn of(&self, records: &RecordCounts) -> Duration {
-        let hits = by_probe(records).map(float);
+    /// CPU time that the target has paid for its hits, those that were lost
+    /// included.
+    pub(crate) fn of(&self, records: &RecordCounts, losses: &[Loss]) -> Duration {
+        let hits = hits(records, losses).map(float);
         let ns: f64 = (self.hit_ns.iter().zip(hits))
             .map(|(price, hits)| price * hits)
             .sum();
@@ -48,15 +50,19 @@ impl Cost {
     }
 }
 
-fn by_probe(records: &RecordCounts) -> [u64; Probe::ALL.len()] {
-    Probe::ALL.map(|probe| match probe {
-        Probe::PollStart => records.poll_start,
-        Probe::PollEnd => records.poll_end,
-        Probe::Wake => records.wake,
-        Probe::Spawn => records.spawn,
-        Probe::Terminate => records.terminate,
-        Probe::Park => records.park,
-        Probe::Unpark => records.unpark,
+fn hits(records: &RecordCounts, losses: &[Loss]) -> [u64; Probe::ALL.len()] {
+    Probe::ALL.map(|probe| {
+        let (kind, recorded) = match probe {
+            Probe::PollStart => (RecordKind::POLL_START, records.poll_start),
+            Probe::PollEnd => (RecordKind::POLL_END, records.poll_end),
+            Probe::Wake => (RecordKind::WAKE, records.wake),
+            Probe::Spawn => (RecordKind::SPAWN, records.spawn),
+            Probe::Terminate => (RecordKind::TERMINATE, records.terminate),
+            Probe::Park => (RecordKind::PARK, records.park),
+            Probe::Unpark => (RecordKind::UNPARK, records.unpark),
+        };
+        let lost = losses.iter().filter(|loss| loss.kind == kind);
+        recorded + lost.map(|loss| loss.total).sum::<u64>()
     })
 }
 

@@ -1,5 +1,7 @@
 use std::io::{self, Write};
 
+use dial9_bpf_abi::loss::LossCause;
+
 use super::*;
 
 fn at(seconds: u64, events: u64) -> Snapshot {
@@ -67,8 +69,24 @@ fn the_cost_is_hits_by_price() {
         unpark: 5,
         ..RecordCounts::default()
     };
-    let paid = Cost { hit_ns }.of(&records);
+    let cost = Cost { hit_ns };
+    let paid = cost.of(&records, &[]);
     assert_eq!(paid, Duration::from_nanos(200_000_300));
+
+    let lost = |cpu, kind, total| Loss {
+        cpu,
+        kind,
+        cause: LossCause::RingFull.into(),
+        lost: 0,
+        total,
+    };
+    let losses = [
+        lost(0, RecordKind::PARK, 4),
+        lost(1, RecordKind::PARK, 5),
+        lost(0, RecordKind::UNPARK, 6),
+    ];
+    let paid = cost.of(&records, &losses);
+    assert_eq!(paid, Duration::from_nanos(200_001_200));
 }
 
 fn shown(is_terminal: bool) -> String {
