@@ -72,6 +72,11 @@ impl Recording {
         self.ledger.losses()
     }
 
+    /// Records that came after later ones had been interpreted.
+    pub(crate) fn late(&self) -> u64 {
+        self.sorter.late()
+    }
+
     /// Bytes of the segment so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.segment.bytes()

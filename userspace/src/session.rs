@@ -139,6 +139,7 @@ impl<'a> Session<'a> {
     /// Seals what was recorded, and says so.
     fn seal(self, end: End, window: Duration, kept: String) -> anyhow::Result<u8> {
         let (stats, undecoded) = (*self.recording.stats(), self.recording.undecoded());
+        let late = self.recording.late();
         let last = self.snapshot(window);
         let sealed = self.recording.seal().context(kept)?;
         let end_of_all = Snapshot {
@@ -156,6 +157,7 @@ impl<'a> Session<'a> {
             reason: end.reason(),
             stats: &stats,
             undecoded,
+            late,
             file: &file,
             compressed_bytes,
         };

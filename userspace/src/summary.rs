@@ -27,6 +27,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) stats: &'a Stats,
     /// Records whose bytes did not decode.
     pub(crate) undecoded: u64,
+    /// Records that came after later ones had been interpreted.
+    pub(crate) late: u64,
     /// The file.
     pub(crate) file: &'a Path,
     /// Size of the file where it is compressed, bytes.
@@ -47,7 +49,7 @@ impl Summary<'_> {
             row(&mut out, name, &thousands(count));
         }
         row(&mut out, "lost", &thousands(self.end.lost));
-        for (name, count) in notable(self.stats, self.undecoded) {
+        for (name, count) in self.notable() {
             row(&mut out, name, &thousands(count));
         }
         if let Some(text) = no_event(self.stats) {
@@ -60,6 +62,18 @@ impl Summary<'_> {
         row(&mut out, "segment", &self.file.display().to_string());
         row(&mut out, "size", &sizes);
         out
+    }
+
+    /// What a reader should know of, where it happened.
+    fn notable(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let rows = [
+            ("undecoded", self.undecoded),
+            ("unended polls", self.stats.unended_polls),
+            ("polls cut by gaps", self.stats.polls_cut_by_gap),
+            ("too late to be sorted", self.late),
+            ("out of order", self.stats.out_of_order),
+        ];
+        rows.into_iter().filter(|(_, count)| *count > 0)
     }
 }
 
@@ -76,17 +90,6 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 10] {
         ("blocking tasks", events.blocking),
         ("gaps", events.gap),
     ]
-}
-
-/// What a reader should know of, where it happened.
-fn notable(stats: &Stats, undecoded: u64) -> impl Iterator<Item = (&'static str, u64)> {
-    let rows = [
-        ("undecoded", undecoded),
-        ("unended polls", stats.unended_polls),
-        ("polls cut by gaps", stats.polls_cut_by_gap),
-        ("out of order", stats.out_of_order),
-    ];
-    rows.into_iter().filter(|(_, count)| *count > 0)
 }
 
 /// Hits that stand for nothing: of other code that runs the instruction too, or
@@ -161,6 +164,7 @@ mod tests {
             reason: "the duration is over",
             stats,
             undecoded: 0,
+            late: 0,
             file: Path::new("dial9-traces/trace.0.bin.gz"),
             compressed_bytes: Some(3 << 20),
         }
@@ -205,6 +209,7 @@ mod tests {
         };
         let mut summary = summary(&stats);
         summary.undecoded = 4;
+        summary.late = 6;
         summary.end.lost = 5_678;
         summary.end.paid = None;
         summary.file = Path::new("dial9-traces/trace.0.bin");
@@ -225,6 +230,7 @@ mod tests {
           undecoded               4
           unended polls           1
           polls cut by gaps       2
+          too late to be sorted   6
           out of order            3
           segment                 dial9-traces/trace.0.bin
           size                    10.0 MiB, 8.4 bytes/event raw
