@@ -13,7 +13,7 @@ const PAGE_BYTES: u64 = 4096;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done (also when the target exits, the duration is over, or on Ctrl-C)
-  1  a failure of our own: output not writable, disk full, internal
+  1  a failure of our own: output not writable, disk full, too few descriptors, internal
   2  usage
   3  a privilege is missing
   4  the kernel or its policy refuses
