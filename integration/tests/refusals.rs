@@ -49,6 +49,17 @@ fn a_process_that_has_ended() {
         .expect_failure(5, &[&pid]);
 }
 
+/// The kernel's programs would look for the target by another number.
+#[test]
+fn from_within_a_pid_namespace() {
+    require_root();
+    let output = output_dir();
+    Attach::to(1, output.path())
+        .under(&["unshare", "--pid", "--fork", "--mount-proc"])
+        .outcome()
+        .expect_failure(4, &["pid namespace"]);
+}
+
 #[test]
 fn a_kernel_thread() {
     require_root();

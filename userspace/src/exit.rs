@@ -70,6 +70,7 @@ fn of_attach(error: &AttachError) -> u8 {
         AttachError::Kernel { .. }
         | AttachError::Verifier { .. }
         | AttachError::Btf { .. }
+        | AttachError::PidNamespace
         | AttachError::Link { .. } => KERNEL,
         AttachError::RingBudget { .. } | AttachError::RingMemory { .. } => USAGE,
         _ => FAILURE,

@@ -28,6 +28,12 @@ pub enum AttachError {
         /// The pid asked for.
         pid: u32,
     },
+    /// We are in a pid namespace, where the kernel's ids are not ours.
+    #[error(
+        "dial9-bpf is in a pid namespace of its own, and the kernel counts by the host's pids: \
+         run it on the host, or in a container with the host's pid namespace"
+    )]
+    PidNamespace,
     /// We may not look at the process.
     #[error("not permitted to open {path}: {missing}")]
     Forbidden {

@@ -27,6 +27,9 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// What the kernel appends to the path of a file that is not there any more
 /// (`fs/d_path.c`), as after an upgrade.
 const DELETED: &str = " (deleted)";
+/// Inode of the initial pid namespace (`PROC_PID_INIT_INO`,
+/// include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Largest executable that is read, bytes.
 const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
 
@@ -46,8 +49,10 @@ impl Target {
     ///
     /// # Errors
     /// [`AttachError::NoProcess`], [`AttachError::NotAProcess`] for a thread's
-    /// id, [`AttachError::KernelThread`], [`AttachError::Forbidden`].
+    /// id, [`AttachError::KernelThread`], [`AttachError::Forbidden`],
+    /// [`AttachError::PidNamespace`].
     pub fn open(pid: u32) -> Result<Self, AttachError> {
+        check_namespace()?;
         let gone = || AttachError::NoProcess { pid };
         let raw = i32::try_from(pid)
             .ok()
@@ -192,6 +197,20 @@ fn path_of(link: PathBuf, executable_id: (u64, u64)) -> PathBuf {
         return link;
     }
     OsStr::from_bytes(path).into()
+}
+
+/// Whether pids mean the same to us and to the kernel's programs.
+fn check_namespace() -> Result<(), AttachError> {
+    let path = "/proc/self/ns/pid";
+    let namespace = fs::metadata(path).map_err(|source| AttachError::Proc {
+        path: path.to_owned(),
+        source,
+    })?;
+    if namespace.ino() == INITIAL_PID_NAMESPACE {
+        Ok(())
+    } else {
+        Err(AttachError::PidNamespace)
+    }
 }
 
 /// What /proc/PID/stat says (man 5 `proc_pid_stat`).
