@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use dial9_bpf_attach::{Abilities, LinkKind, Options, Tracer};
+use dial9_bpf_attach::{Abilities, LinkKind, Options, Tracer, rings::Drained};
 use dial9_bpf_integration::{Build, TestProgram, driven::scanned, output_dir, require_root, truth};
 use dial9_bpf_trace::decode::Record;
 
@@ -47,11 +47,12 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     assert!(program.exit().success());
 
     let mut hits = BTreeMap::<&str, u64>::new();
-    while !tracer.rings().drain(usize::MAX, |_, bytes| {
+    let drained = tracer.rings().drain(usize::MAX, |_, bytes| {
         let record = Record::decode(bytes).expect("a record");
         let kind = record.header().kind.name().expect("it was decoded");
         *hits.entry(kind).or_default() += 1;
-    }) {}
+    });
+    assert_eq!(drained, Drained::All);
     let losses = tracer.losses().expect("they can be read");
     assert_eq!(losses, [], "{hits:?}");
     let truth = truth::read(&counted);

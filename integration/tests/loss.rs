@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, thread};
 
-use dial9_bpf_attach::Tracer;
+use dial9_bpf_attach::{Tracer, rings::Drained};
 use dial9_bpf_integration::{
     Attach, Build, Facts, TestProgram,
     driven::{loaded, scanned},
@@ -47,14 +47,14 @@ fn rings_that_nobody_drains() {
 
     let mut hits = BTreeMap::<&str, u64>::new();
     let mut in_gaps = 0;
-    while !tracer
+    let drained = tracer
         .rings()
         .drain(usize::MAX, |_, bytes| match Record::decode(bytes) {
             Ok(Record::Gap(gap)) => in_gaps += gap.lost,
             Ok(record) => *hits.entry(name(&record)).or_default() += 1,
             Err(error) => panic!("{error}"),
-        })
-    {}
+        });
+    assert_eq!(drained, Drained::All);
     let losses = tracer.losses().expect("they can be read");
     let lost: u64 = losses.iter().map(|loss| loss.lost).sum();
     assert!(lost > 1_000_000, "{hits:?} {losses:?}");

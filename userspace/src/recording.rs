@@ -6,7 +6,7 @@
 use std::{fs, io, path::PathBuf};
 
 use dial9_bpf_abi::record::RecordKind;
-use dial9_bpf_attach::{AttachError, Tracer};
+use dial9_bpf_attach::{AttachError, Tracer, rings::Drained};
 use dial9_bpf_trace::{
     clock::{Anchor, monotonic_ns},
     decode::Record,
@@ -103,18 +103,17 @@ impl Recording {
     /// stay.
     pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> Result<bool, SegmentError> {
         let began_ns = monotonic_ns();
-        let is_empty = self.drain(tracer);
-        let watermark_ns = if is_empty {
-            self.drained_ns
-        } else {
-            self.oldest_newest_ns()
+        let drained = self.drain(tracer);
+        let watermark_ns = match drained {
+            Drained::All | Drained::Blocked => self.drained_ns,
+            Drained::Part => self.oldest_newest_ns(),
         };
         self.release(watermark_ns)?;
-        if is_empty {
+        if drained == Drained::All {
             self.drained_ns = began_ns;
         }
         self.segment.sync_clock(began_ns, &mut self.encoder);
-        Ok(is_empty)
+        Ok(drained != Drained::Part)
     }
 
     /// Writes what is encoded, so that a reader of the active segment is not
@@ -147,7 +146,7 @@ impl Recording {
     /// # Errors
     /// [`SegmentError`] or [`AttachError`], as above.
     pub(crate) fn finish(&mut self, tracer: &mut Tracer) -> anyhow::Result<()> {
-        while !self.drain(tracer) {
+        while self.drain(tracer) == Drained::Part {
             self.release(self.oldest_newest_ns())?;
         }
         self.release(u64::MAX)?;
@@ -196,7 +195,7 @@ impl Recording {
         })
     }
 
-    fn drain(&mut self, tracer: &mut Tracer) -> bool {
+    fn drain(&mut self, tracer: &mut Tracer) -> Drained {
         let Self {
             sorter,
             undecoded,

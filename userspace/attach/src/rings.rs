@@ -3,10 +3,16 @@
 //! In: what the kernel programs submit. Out: records as bytes, oldest first on
 //! each CPU. Never: a wait; the consumer comes on a timer.
 
-use std::{fs, io};
+use std::{
+    fs, io,
+    os::fd::{AsFd as _, BorrowedFd},
+    ptr,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use aya::maps::{ArrayOfMaps, Map, MapData, MapError, RingBuf};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{AttachError, program::refused};
 
@@ -45,7 +51,39 @@ pub struct Rings {
     bytes_each: u32,
 }
 
-struct Ring(RingBuf<MapData>);
+struct Ring {
+    records: RingBuf<MapData>,
+    positions: Positions,
+}
+
+/// How far a pass over the rings came, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Drained {
+    /// Every record that was submitted before the pass has been read.
+    All,
+    /// The limit was reached; there is more to read.
+    Part,
+    /// In some ring a record is reserved and not submitted yet: it, and those
+    /// behind it, come in a later pass.
+    Blocked,
+}
+
+impl Drained {
+    /// Of one ring, which was read to where it ended when the pass came, or up to
+    /// the limit, or neither.
+    const fn of_ring(is_at_end: bool, is_at_limit: bool) -> Self {
+        match (is_at_end, is_at_limit) {
+            (true, _) => Self::All,
+            (false, true) => Self::Part,
+            (false, false) => Self::Blocked,
+        }
+    }
+
+    /// Of both.
+    fn and(self, other: Self) -> Self {
+        self.max(other)
+    }
+}
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -71,7 +109,9 @@ impl Rings {
             outer
                 .set(cpu, &ring, 0)
                 .map_err(|error| map_refused(&error))?;
-            rings.push((cpu, Ring(ring)));
+            let positions = Positions::map(ring.as_fd()).map_err(|error| map_refused(&error))?;
+            let records = ring;
+            rings.push((cpu, Ring { records, positions }));
         }
         Ok(Self { rings, bytes_each })
     }
@@ -82,25 +122,76 @@ impl Rings {
     }
 
     /// Hands the records that are in the rings to `take`, each with its CPU, at
-    /// most `limit_each` of each ring, and frees their places. Returns whether
-    /// every ring was emptied.
-    pub fn drain(&mut self, limit_each: usize, mut take: impl FnMut(u32, &[u8])) -> bool {
-        let mut is_empty = true;
-        for (cpu, Ring(ring)) in &mut self.rings {
+    /// most `limit_each` of each ring, and frees their places.
+    pub fn drain(&mut self, limit_each: usize, mut take: impl FnMut(u32, &[u8])) -> Drained {
+        let mut drained = Drained::All;
+        for (cpu, ring) in &mut self.rings {
+            // What comes meanwhile is the next pass's.
+            let until = ring.positions.produced();
             let mut left = limit_each;
-            while left > 0 {
-                let Some(record) = ring.next() else { break };
+            while left > 0
+                && let Some(record) = ring.records.next()
+            {
                 take(*cpu, &record);
                 left -= 1;
             }
-            is_empty &= left > 0;
+            drained = drained.and(Drained::of_ring(
+                ring.positions.consumed() >= until,
+                left == 0,
+            ));
         }
-        is_empty
+        drained
     }
 
     /// How many rings there are: one for each CPU that was online.
     pub fn count(&self) -> usize {
         self.rings.len()
+    }
+}
+
+/// A ring's counters of bytes, which the kernel keeps in two pages of its own
+/// before the records (kernel/bpf/ringbuf.c, `struct bpf_ringbuf`): consumed,
+/// then reserved. The library that reads the records hides them, and takes a
+/// record that is not submitted yet for the end.
+struct Positions {
+    pages: ptr::NonNull<u8>,
+    page_bytes: usize,
+}
+
+// SAFETY: the mapping is ours alone, and only read, atomically.
+unsafe impl Send for Positions {}
+
+impl Positions {
+    fn map(ring: BorrowedFd<'_>) -> io::Result<Self> {
+        let page_bytes = rustix::param::page_size();
+        let flags = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: a new mapping, of which no reference is given out.
+        let pages = unsafe { mmap(ptr::null_mut(), 2 * page_bytes, flags.0, flags.1, ring, 0) }?;
+        let pages = ptr::NonNull::new(pages.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Self { pages, page_bytes })
+    }
+
+    fn consumed(&self) -> u64 {
+        self.read(0)
+    }
+
+    fn produced(&self) -> u64 {
+        self.read(self.page_bytes)
+    }
+
+    fn read(&self, at: usize) -> u64 {
+        // SAFETY: `at` is the first word of one of the two pages.
+        let word = unsafe { self.pages.as_ptr().add(at) };
+        // SAFETY: pages are aligned, the kernel writes the word atomically, and a
+        // relaxed load does not write.
+        unsafe { AtomicU64::from_ptr(word.cast()) }.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Positions {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, which nothing refers to any more.
+        let _ = unsafe { munmap(self.pages.as_ptr().cast(), 2 * self.page_bytes) };
     }
 }
 
@@ -152,7 +243,20 @@ pub(crate) fn os_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{available_bytes, check_budget, ring_bytes};
+    use super::{Drained, available_bytes, check_budget, ring_bytes};
+
+    #[test]
+    fn one_blocked_ring_blocks_the_pass() {
+        let [all, part, blocked] = [(true, true), (false, true), (false, false)]
+            .map(|(end, limit)| Drained::of_ring(end, limit));
+        assert_eq!(
+            [all, part, blocked],
+            [Drained::All, Drained::Part, Drained::Blocked]
+        );
+        assert_eq!(all.and(part), part);
+        assert_eq!(part.and(blocked).and(all), blocked);
+        assert_eq!(all.and(all), all);
+    }
 
     #[test]
     fn a_budget_of_all_memory_is_refused() {

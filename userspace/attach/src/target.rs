@@ -28,7 +28,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// (`fs/d_path.c`), as after an upgrade.
 const DELETED: &str = " (deleted)";
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`,
-/// include/linux/proc_ns.h).
+/// `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Largest executable that is read, bytes.
 const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
