@@ -46,7 +46,7 @@ impl TrueTask {
         TaskFacts {
             polls: self.entries,
             wakes: self.wakes,
-            ends: u64::from(self.ended && self.entries > 0),
+            ends: u64::from(self.ended && (self.entries > 0 || !self.spawned_before)),
             spawns: u64::from(exact && !self.spawned_before),
             sightings: u64::from(sighted),
             ..TaskFacts::default()

@@ -40,7 +40,7 @@ pub struct Task {
     entries: AtomicU64,
     wakes: AtomicU64,
     ended: AtomicBool,
-    cancelled_in_poll: AtomicBool,
+    cancelled_without_entry: AtomicBool,
 }
 
 impl Task {
@@ -53,7 +53,7 @@ impl Task {
             entries: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            cancelled_in_poll: AtomicBool::new(false),
+            cancelled_without_entry: AtomicBool::new(false),
         });
         TASKS
             .lock()
@@ -73,10 +73,10 @@ impl Task {
         self.wakes.fetch_add(times, SeqCst);
     }
 
-    /// Says that the task is aborted while it is being polled: then no further
-    /// entry follows.
-    pub fn cancelled_in_poll(&self) {
-        self.cancelled_in_poll.store(true, SeqCst);
+    /// Says that the task is aborted while it is being polled, or shut down with
+    /// its runtime: then no further entry follows.
+    pub fn cancelled_without_entry(&self) {
+        self.cancelled_without_entry.store(true, SeqCst);
     }
 
     /// Polls so far.
@@ -127,7 +127,7 @@ impl Drop for Meter {
     fn drop(&mut self) {
         // Still inside a poll: that poll panicked.
         let polled_to_its_end =
-            self.ready || self.in_poll || self.task.cancelled_in_poll.load(SeqCst);
+            self.ready || self.in_poll || self.task.cancelled_without_entry.load(SeqCst);
         if !polled_to_its_end {
             self.task.entries.fetch_add(1, SeqCst);
         }
@@ -276,7 +276,7 @@ pub fn total_polls() -> u64 {
 
 /// Writes one line a task, fields separated by tabs: id, kind, `task` or
 /// `blocking`, `before` or `after`, entries, wakes, `ended` or `alive`. `ended`
-/// counts ends since [`begin`] only where there was an entry since.
+/// of a task from before counts only where there was an entry since [`begin`].
 pub fn write_truth(path: &Path) -> io::Result<()> {
     let tasks = TASKS.lock().expect("no panic under this lock");
     let mut text = String::new();

@@ -61,7 +61,7 @@ async fn by_themselves() {
         let (tell, told) = oneshot::channel::<AbortHandle>();
         let joined = spawn_knowing("abort-itself", |task| async move {
             let own: AbortHandle = told.await.expect("it is told below");
-            task.cancelled_in_poll();
+            task.cancelled_without_entry();
             own.abort();
             pending::<()>().await;
         });
@@ -78,7 +78,7 @@ async fn in_a_poll() {
         let until = Arc::clone(&aborted);
         let mut started = Some(started);
         let joined = spawn_knowing("abort-in-poll", |task| async move {
-            task.cancelled_in_poll();
+            task.cancelled_without_entry();
             if let Some(started) = started.take() {
                 let _ = started.send(());
             }
