@@ -58,10 +58,7 @@ impl Rules {
             "WorkerParkEvent" => self.park(event, Half::Begin),
             "WorkerUnparkEvent" => self.park(event, Half::End),
             "TaskSpawnEvent" => self.spawn(event),
-            "TaskTerminateEvent" => {
-                let task = self.task(event, "task_id");
-                self.ended_ns.insert(task, event.timestamp_ns);
-            }
+            "TaskTerminateEvent" => self.terminate(event),
             "WakeEventEvent" => {
                 let task = self.task(event, "woken_task_id");
                 self.woken.insert(task);
@@ -113,6 +110,13 @@ impl Rules {
         let task = self.task(event, "task_id");
         self.spawned_ns.insert(task, event.timestamp_ns);
         self.located(event, task);
+    }
+
+    fn terminate(&mut self, event: &RawEvent<'_, '_>) {
+        let task = self.task(event, "task_id");
+        if self.ended_ns.insert(task, event.timestamp_ns).is_some() {
+            self.breach("ends", || format!("task {task} ends twice"));
+        }
     }
 
     fn park(&mut self, event: &RawEvent<'_, '_>, half: Half) {

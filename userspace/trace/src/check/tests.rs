@@ -131,6 +131,7 @@ fn each_broken_rule_is_a_problem() {
         &[terminate, spawn(2_000_000, 7)],
         &["task 7 ends more than 1 ms before its spawn"],
     );
+    problems(&[spawn(2, 7), terminate, terminate], &["task 7 ends twice"]);
 }
 
 #[test]
