@@ -2,10 +2,16 @@
 //!
 //! In: the command line. Out: checked values. Never: an effect.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    path::PathBuf,
+    time::Duration,
+};
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
+use dial9_bpf_ship::sink::Destination;
+use dial9_bpf_trace::rotate::Policy;
 
 /// Smallest ring there is, on the one architecture we trace.
 const PAGE_BYTES: u64 = 4096;
@@ -47,13 +53,38 @@ pub(crate) struct AttachArgs {
     /// The process to record.
     #[arg(long, value_name = "N")]
     pub(crate) pid: NonZeroU32,
-    /// Directory for the segment; made if absent.
+    /// Directory for the segments; made if absent.
     #[arg(long, value_name = "DIR", default_value = "dial9-traces")]
     pub(crate) output: PathBuf,
     /// How long to record, such as 10s, 500ms or 2m; without it, until the
     /// target exits or Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
+    /// Begin a new segment at every multiple of this on the wall clock, such as
+    /// 60s; whole seconds. Without it, a recording is one segment unless it is
+    /// large, and it ends when the output cannot be written.
+    #[arg(long, value_name = "TIME", value_parser = parse_epoch)]
+    pub(crate) rotate: Option<Duration>,
+    /// Begin a new segment when one has this size, uncompressed.
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_size)]
+    pub(crate) max_segment_bytes: NonZeroU64,
+    /// Size of all segments in the directory, beyond which the oldest go.
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_size)]
+    pub(crate) spool_bytes: NonZeroU64,
+    /// Put segments there and remove them here: `s3://BUCKET/PREFIX` or
+    /// `file:///DIR`. Without it, to `DIAL9_S3_BUCKET` and `DIAL9_S3_PREFIX`, if set.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upload: Option<Destination>,
+    /// Upload at most so many bytes a second in the mean.
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) upload_rate: Option<NonZeroU64>,
+    /// Name of the service; without it, `DIAL9_SERVICE_NAME`, or the name of the
+    /// target's container, unit or executable.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service: Option<String>,
+    /// What tells instances of the service apart; without it, the host's name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) instance: Option<String>,
     /// Memory for the rings of all CPUs together, at most: each is a power of
     /// two, up to 2 GiB.
     #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
@@ -81,6 +112,17 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("it is zero".to_owned());
     }
     Ok(duration)
+}
+
+fn parse_epoch(text: &str) -> Result<Duration, String> {
+    let epoch = parse_duration(text)?;
+    Policy::new(epoch, u64::MAX).map_err(|error| error.to_string())?;
+    Ok(epoch)
+}
+
+fn parse_size(text: &str) -> Result<NonZeroU64, String> {
+    let ByteSize(bytes) = text.parse()?;
+    NonZeroU64::new(bytes).ok_or_else(|| "it is zero".to_owned())
 }
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
@@ -111,6 +153,13 @@ mod tests {
             ("--duration", "0"),
             ("--duration", "0s"),
             ("--duration", "soon"),
+            ("--rotate", "0s"),
+            ("--rotate", "1500ms"),
+            ("--max-segment-bytes", "0"),
+            ("--spool-bytes", "0"),
+            ("--upload", "ftp://host/x"),
+            ("--upload", "s3://"),
+            ("--upload-rate", "0"),
             ("--ring-bytes", "0"),
             ("--ring-bytes", "1"),
             ("--ring-bytes", "4095"),
@@ -138,5 +187,8 @@ mod tests {
         assert_eq!(args.output, PathBuf::from("dial9-traces"));
         assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);
         assert_eq!(args.duration, None);
+        assert_eq!(args.rotate, None);
+        let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
+        assert_eq!(args.spool_bytes.get(), budget);
     }
 }

@@ -5,17 +5,43 @@
 
 use dial9_bpf_attach::{AttachError, Target};
 use dial9_bpf_probes::plan::Plan;
+use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
 use dial9_bpf_trace::{
     location::TaskType,
     metadata::{Metadata, Target as TargetMetadata},
 };
 
+/// Whose the segments are, by the command line, the environment and the target.
+pub(crate) fn identity(target: &Target, service: Option<&str>, instance: Option<&str>) -> Identity {
+    let env_service = std::env::var(ENV_SERVICE).ok();
+    // It is gone with the target; then the executable has a name.
+    let cgroup =
+        std::fs::read_to_string(format!("/proc/{}/cgroup", target.pid())).unwrap_or_default();
+    let exe = target.path().display().to_string();
+    Identity::resolve(&Sources {
+        service,
+        instance,
+        env_service: env_service.as_deref(),
+        cgroup: &cgroup,
+        exe: &exe,
+        host: host().as_deref(),
+        start_ticks: target.start_ticks(),
+        pid: target.pid(),
+    })
+}
+
+fn host() -> Option<String> {
+    let uname = rustix::system::uname();
+    uname.nodename().to_str().ok().map(ToOwned::to_owned)
+}
+
 /// The segment's metadata.
-pub(crate) fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&str>) -> Metadata {
-    let file_name = target
-        .path()
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
+pub(crate) fn metadata(
+    target: &Target,
+    plan: &Plan,
+    identity: &Identity,
+    cpu_time_behind: Option<&str>,
+) -> Metadata {
     let mut absent: Vec<(String, String)> = plan
         .misses
         .iter()
@@ -23,13 +49,10 @@ pub(crate) fn metadata(target: &Target, plan: &Plan, cpu_time_behind: Option<&st
         .collect();
     absent.extend(cpu_time_behind.map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())));
     Metadata {
-        service: file_name,
-        host: rustix::system::uname()
-            .nodename()
-            .to_str()
-            .ok()
-            .map(ToOwned::to_owned),
-        boot_id: boot_id(target),
+        service: Some(identity.service.clone()),
+        instance: Some(identity.instance.clone()),
+        host: host(),
+        boot_id: identity.boot_id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         available_parallelism: target.allowed_cpus().map(|cpus| cpus as usize),
         tokio_version: plan.tokio_version.clone(),
@@ -64,15 +87,4 @@ pub(crate) fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError
     Ok(target
         .code_address(site.file_offset)?
         .wrapping_sub(site.address))
-}
-
-/// One for each run of a process: four letters of its start time, and its pid
-/// (dial9's form).
-fn boot_id(target: &Target) -> String {
-    let letters = (0..4).scan(target.start_ticks(), |rest, _| {
-        let letter = b'a' + u8::try_from(*rest % 26).unwrap_or(0);
-        *rest /= 26;
-        Some(char::from(letter))
-    });
-    format!("{}-{}", letters.collect::<String>(), target.pid())
 }

@@ -6,8 +6,10 @@
 mod args;
 mod command;
 mod descriptors;
+mod dispatch;
 mod exit;
 mod identity;
+mod outbox;
 mod output;
 mod plan_report;
 mod recording;

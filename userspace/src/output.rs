@@ -1,6 +1,7 @@
 //! The directory that a recording goes to.
 //!
-//! In: a path and a target's pid. Out: an existing, writable, locked directory.
+//! In: a path and a target's pid. Out: an existing, writable, locked directory
+//! of which we are the only writer.
 //! Never: a directory left behind for a recording that did not begin.
 
 use std::{
@@ -16,34 +17,30 @@ use crate::stderr;
 /// A directory that is ours for one target.
 #[derive(Debug)]
 pub(crate) struct Output {
-    dir: PathBuf,
     /// Directories that were made for it, outermost first.
     made: Vec<PathBuf>,
-    lock: Option<DirectoryLock>,
+    /// The target's, and the spool's.
+    locks: Vec<DirectoryLock>,
 }
 
 impl Output {
     /// Makes the directory for `owner` if it is absent, and locks it for the
-    /// target.
+    /// target and as a spool.
     ///
     /// # Errors
     /// With the cause, such as a read-only file system or another recording of
     /// the same target.
     pub(crate) fn prepare(dir: &Path, pid: u32, owner: Owner) -> anyhow::Result<Self> {
         let mut output = Self {
-            dir: dir.to_owned(),
             made: Vec::new(),
-            lock: None,
+            locks: Vec::new(),
         };
         make(dir, owner, &mut output.made)
             .with_context(|| format!("cannot make the output directory {}", dir.display()))?;
-        output.lock = Some(DirectoryLock::take(dir, pid)?);
+        // In this order, so that a second recording of the target says that.
+        output.locks.push(DirectoryLock::take(dir, pid)?);
+        output.locks.push(DirectoryLock::take_spool(dir)?);
         Ok(output)
-    }
-
-    /// The directory.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Keeps the directory: it has a segment now.
@@ -54,8 +51,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // The lock's file goes with it, and leaves the directory empty.
-        drop(self.lock.take());
+        // Their files go with them, and leave the directory empty.
+        self.locks.clear();
         for dir in self.made.iter().rev() {
             if let Err(error) = fs::remove_dir(dir) {
                 stderr::say(format_args!("{} stays: {error}", dir.display()));
@@ -128,6 +125,8 @@ mod tests {
             error.to_string().contains("already being recorded"),
             "{error}"
         );
+        let error = Output::prepare(scratch.path(), 43, Owner::default()).expect_err("it is taken");
+        assert!(error.to_string().contains("is the spool of"), "{error}");
         drop(first);
         prepare(scratch.path()).expect("it is free");
     }

@@ -1,25 +1,21 @@
-//! Everything between the rings and the segment, on one thread.
+//! Everything between the rings and the closed segments, on one thread.
 //!
-//! In: a tracer's rings, in passes. Out: a segment. Never: a wait, a symbol
-//! lookup, an allocation in steady state.
+//! In: a tracer's rings, in passes. Out: closed segments, handed over. Never: a
+//! wait, a symbol lookup, an allocation in steady state.
 
-use std::{fs, io, path::PathBuf};
+use std::path::PathBuf;
 
-use dial9_bpf_abi::record::RecordKind;
+use anyhow::anyhow;
 use dial9_bpf_attach::{AttachError, Tracer, rings::Drained};
 use dial9_bpf_trace::{
-    clock::{Anchor, monotonic_ns},
-    decode::Record,
-    encode::Encoder,
-    event::Event,
-    interpret::{Interpreter, OpenGap},
-    location::Locations,
-    loss::{Loss, LossLedger},
-    metadata::Metadata,
-    segment::{ActiveSegment, Seal, SealedSegment, SegmentError},
-    sort::Sorter,
+    clock::Anchor,
+    interpret::OpenGap,
+    line::{Finished, Line, Pass},
+    loss::Loss,
     stats::Stats,
 };
+
+use crate::dispatch::{Delivery, Dispatch};
 
 /// Records that one pass takes at most from all rings: bounds the sorter's
 /// memory when the rings were left alone for a while.
@@ -28,133 +24,122 @@ const PASS_RECORDS: usize = 128 << 10;
 /// A recording in progress.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    segment: ActiveSegment,
-    metadata: Metadata,
-    sorter: Sorter,
-    interpreter: Interpreter,
-    encoder: Encoder,
-    ledger: LossLedger,
-    undecoded: u64,
-    /// Newest record of each CPU in this pass, ns; 0 where there was none.
-    newest_ns: Vec<u64>,
-    /// When the previous pass began: everything older is in the sorter.
-    drained_ns: u64,
+    line: Line,
+    dispatch: Dispatch,
+    /// Whether it goes on while nothing can be written.
+    goes_on: bool,
+    /// The first reason for which nothing could be written.
+    outage: Option<anyhow::Error>,
+    lost: u64,
+}
+
+/// A recording that is over.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// What it comes to.
+    pub(crate) finished: Finished,
+    /// What became of its segments.
+    pub(crate) delivery: Delivery,
+    /// Hits lost, and records too late.
+    pub(crate) lost: u64,
+    /// Why something is missing.
+    pub(crate) failure: Option<anyhow::Error>,
 }
 
 impl Recording {
-    /// A recording into a fresh segment.
-    pub(crate) fn new(segment: ActiveSegment, metadata: Metadata, locations: Locations) -> Self {
+    /// A recording by a line that has begun.
+    pub(crate) fn new(line: Line, dispatch: Dispatch, goes_on: bool) -> Self {
         Self {
-            segment,
-            metadata,
-            sorter: Sorter::new(),
-            interpreter: Interpreter::new(locations),
-            encoder: Encoder::new(),
-            ledger: LossLedger::new(),
-            undecoded: 0,
-            newest_ns: Vec::new(),
-            drained_ns: 0,
+            line,
+            dispatch,
+            goes_on,
+            outage: None,
+            lost: 0,
         }
     }
 
     /// Counters since the start.
     pub(crate) fn stats(&self) -> &Stats {
-        self.interpreter.stats()
+        self.line.stats()
     }
 
-    /// Records whose bytes did not decode.
-    pub(crate) fn undecoded(&self) -> u64 {
-        self.undecoded
-    }
-
-    /// Hits lost since attach, as last read.
-    pub(crate) fn losses(&self) -> Vec<Loss> {
-        self.ledger.losses()
-    }
-
-    /// Records that came after later ones had been interpreted.
-    pub(crate) fn late(&self) -> u64 {
-        self.sorter.late()
-    }
-
-    /// Bytes of the segment so far.
+    /// Bytes of all segments so far, uncompressed.
     pub(crate) fn bytes(&self) -> u64 {
-        self.segment.bytes()
+        self.dispatch.tally().raw_bytes + self.line.bytes()
     }
 
-    /// The file that holds what is recorded so far.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.segment.path()
+    /// Hits lost so far, by CPU, kind and cause.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.line.losses()
+    }
+
+    /// Hits lost so far, and records too late.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost + self.line.late()
     }
 
     /// Removes the segment of a recording that did not begin.
     ///
     /// # Errors
     /// The system's; the file stays.
-    pub(crate) fn discard(self) -> io::Result<()> {
-        fs::remove_file(self.segment.path())
+    pub(crate) fn discard(self) -> std::io::Result<()> {
+        self.line.discard()
     }
 
     /// Takes what is in the rings and encodes what is old enough that nothing
-    /// older can still come. Returns whether the rings were emptied.
-    ///
-    /// # Errors
-    /// [`SegmentError`] when the segment cannot be written; its whole batches
-    /// stay.
-    pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> Result<bool, SegmentError> {
-        let began_ns = monotonic_ns();
-        let drained = self.drain(tracer);
-        let watermark_ns = match drained {
-            Drained::All | Drained::Blocked => self.drained_ns,
-            Drained::Part => self.oldest_newest_ns(),
+    /// older can still come. Returns false when there is more to take at once.
+    pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> bool {
+        let Self { line, dispatch, .. } = self;
+        let began = Anchor::read();
+        line.begin_pass();
+        let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
+        let drained = tracer
+            .rings()
+            .drain(limit_each, |cpu, bytes| line.push(cpu, bytes));
+        let pass = match drained {
+            Drained::All => Pass::All,
+            Drained::Part => Pass::Part,
+            Drained::Blocked => Pass::Blocked,
         };
-        self.release(watermark_ns)?;
-        if drained == Drained::All {
-            self.drained_ns = began_ns;
-        }
-        self.segment.sync_clock(began_ns, &mut self.encoder);
-        Ok(drained != Drained::Part)
+        line.end_pass(began, pass, &mut |closed| dispatch.hand_over(closed));
+        self.note_outage();
+        pass != Pass::Part
     }
 
-    /// Writes what is encoded, so that a reader of the active segment is not
-    /// far behind.
-    ///
-    /// # Errors
-    /// As [`Recording::pass`].
-    pub(crate) fn flush(&mut self) -> Result<(), SegmentError> {
-        if self.encoder.is_empty() {
-            return Ok(());
-        }
-        self.segment.write_batch(self.encoder.cut())
+    /// Whether nothing can be written and the recording is to end with that.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.goes_on && self.outage.is_some()
     }
 
-    /// Reads the kernel's loss counters. Returns all hits lost so far.
+    /// What is due once a second: writes what is encoded, reads the kernel's loss
+    /// counters, hears what became of the segments. Returns what there is to say.
     ///
     /// # Errors
-    /// [`AttachError`] when they cannot be read.
-    pub(crate) fn read_losses(&mut self, tracer: &Tracer) -> Result<u64, AttachError> {
-        let losses = tracer.losses()?;
-        for loss in &losses {
-            self.ledger.read(loss.cpu, loss.kind, loss.cause, loss.lost);
-        }
-        Ok(losses.iter().map(|loss| loss.lost).sum())
+    /// [`AttachError`] when the counters cannot be read.
+    pub(crate) fn tick(&mut self, tracer: &Tracer) -> Result<Option<String>, AttachError> {
+        self.line.flush();
+        let was_out = self.outage.is_some();
+        self.note_outage();
+        let said = self.dispatch.tell(&mut self.line);
+        self.read_losses(tracer)?;
+        let outage = self.outage.as_ref().filter(|_| self.goes_on && !was_out);
+        Ok(outage
+            .map(|error| format!("nothing can be written for now: {error:#}"))
+            .or_else(|| said.map(|text| format!("the upload waits: {text}"))))
     }
 
-    /// Takes the last records of a detached tracer, and what its threads lost
-    /// at the very end.
-    ///
-    /// # Errors
-    /// [`SegmentError`] or [`AttachError`], as above.
-    pub(crate) fn finish(&mut self, tracer: &mut Tracer) -> anyhow::Result<()> {
-        while self.drain(tracer) == Drained::Part {
-            self.release(self.oldest_newest_ns())?;
-        }
-        self.release(u64::MAX)?;
-        let lost = self.read_losses(tracer)?;
-        let gaps = if lost > 0 {
-            tracer.pending_gaps()?
-        } else {
-            Vec::new()
+    /// Takes the last records of a detached tracer, and what its threads lost at
+    /// the very end; then waits for what becomes of the segments.
+    pub(crate) fn finish(mut self, tracer: &mut Tracer) -> Recorded {
+        while !self.pass(tracer) {}
+        let counted = self.read_losses(tracer);
+        let gaps = match self.lost {
+            0 => Ok(Vec::new()),
+            _ => tracer.pending_gaps(),
+        };
+        let (gaps, unread) = match gaps {
+            Ok(gaps) => (gaps, None),
+            Err(error) => (Vec::new(), Some(error)),
         };
         let gaps: Vec<OpenGap> = gaps
             .iter()
@@ -164,108 +149,51 @@ impl Recording {
                 lost: gap.lost,
             })
             .collect();
+        let _ = self.dispatch.tell(&mut self.line);
         let Self {
-            interpreter,
-            encoder,
-            segment,
+            line,
+            mut dispatch,
+            outage,
+            lost,
             ..
         } = self;
-        let mut written = Ok(());
-        interpreter.finish(monotonic_ns(), &gaps, &mut |event, locations| {
-            encode(event, locations, encoder, segment, &mut written);
+        let finished = line.finish(Anchor::read(), &gaps, &mut |closed| {
+            dispatch.hand_over(closed);
         });
-        written?;
-        self.flush()?;
+        let delivery = dispatch.finish();
+        let unread = counted.err().or(unread).map(anyhow::Error::from);
+        let failure = outage
+            .or_else(|| finished.unsealed.as_ref().map(unsealed))
+            .or_else(|| delivery.failure.clone().map(anyhow::Error::msg))
+            .or(unread);
+        Recorded {
+            lost: lost + finished.late,
+            finished,
+            delivery,
+            failure,
+        }
+    }
+
+    fn read_losses(&mut self, tracer: &Tracer) -> Result<(), AttachError> {
+        let losses = tracer.losses()?;
+        for loss in &losses {
+            self.line
+                .read_loss(loss.cpu, loss.kind, loss.cause, loss.lost);
+        }
+        self.lost = losses.iter().map(|loss| loss.lost).sum();
         Ok(())
     }
 
-    /// Seals the segment.
-    ///
-    /// # Errors
-    /// [`SegmentError`]; the active file stays, with every whole batch.
-    pub(crate) fn seal(mut self) -> Result<SealedSegment, SegmentError> {
-        let losses = self.ledger.close_segment();
-        self.segment.seal(Seal {
-            metadata: &self.metadata,
-            workers: self.interpreter.workers(),
-            losses: &losses,
-            undecoded: self.undecoded,
-            is_complete: true,
-            anchor: Anchor::read(),
-        })
-    }
-
-    fn drain(&mut self, tracer: &mut Tracer) -> Drained {
-        let Self {
-            sorter,
-            undecoded,
-            newest_ns,
-            ..
-        } = self;
-        newest_ns.fill(0);
-        let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
-        tracer.rings().drain(limit_each, |cpu, bytes| {
-            let Ok(record) = Record::decode(bytes) else {
-                *undecoded += 1;
-                return;
-            };
-            let header = *record.header();
-            // A gap carries the time of its first lost hit.
-            if header.kind != RecordKind::GAP {
-                note_newest(newest_ns, cpu, header.ts_ns);
-            }
-            sorter.push(record);
-        })
-    }
-
-    /// The least of the CPUs' newest records: below it every ring that was not
-    /// emptied has been read.
-    fn oldest_newest_ns(&self) -> u64 {
-        let seen = self.newest_ns.iter().copied().filter(|ns| *ns > 0);
-        seen.min().unwrap_or(self.drained_ns)
-    }
-
-    fn release(&mut self, watermark_ns: u64) -> Result<(), SegmentError> {
-        let Self {
-            sorter,
-            interpreter,
-            encoder,
-            segment,
-            ..
-        } = self;
-        let mut written = Ok(());
-        sorter.release(watermark_ns, |record| {
-            interpreter.record(record, &mut |event, locations| {
-                encode(event, locations, encoder, segment, &mut written);
-            });
-        });
-        written
-    }
-}
-
-/// Encodes an event, and writes the batch when it is full. After a failure the
-/// batches go nowhere: the recording ends with it.
-#[inline]
-fn encode(
-    event: &Event,
-    locations: &Locations,
-    encoder: &mut Encoder,
-    segment: &mut ActiveSegment,
-    written: &mut Result<(), SegmentError>,
-) {
-    if encoder.is_full() {
-        let batch = encoder.cut();
-        if written.is_ok() {
-            *written = segment.write_batch(batch);
+    fn note_outage(&mut self) {
+        if self.outage.is_none()
+            && let Some((_, error)) = self.line.outage()
+        {
+            self.outage = Some(anyhow!("{error}: {}", error.source));
         }
     }
-    encoder.event(event, locations);
 }
 
-fn note_newest(newest_ns: &mut Vec<u64>, cpu: u32, ts_ns: u64) {
-    let index = cpu as usize;
-    if newest_ns.len() <= index {
-        newest_ns.resize(index + 1, 0);
-    }
-    newest_ns[index] = newest_ns[index].max(ts_ns);
+#[expect(clippy::ptr_arg, reason = "the field's type")]
+fn unsealed(path: &PathBuf) -> anyhow::Error {
+    anyhow!("cannot close {}", path.display())
 }

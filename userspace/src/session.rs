@@ -1,25 +1,23 @@
-//! The recording of one target, from its live links to its compressed segment.
+//! The recording of one target, from its live links to its compressed segments.
 //!
-//! In: an attached tracer. Out: status lines, a segment, a summary. Never: a
+//! In: an attached tracer. Out: status lines, segments, a summary. Never: a
 //! wait for whoever reads what is said.
 
 use std::{
     io,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
-use dial9_bpf_attach::{Target, Tracer};
+use dial9_bpf_attach::{AttachError, Target, Tracer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     exit,
-    recording::Recording,
+    recording::{Recorded, Recording},
     status::{self, Cost, Snapshot, StatusLine},
-    stdout,
-    summary::Summary,
+    stderr, stdout,
+    summary::{self, Summary},
 };
 
 /// Time between two passes over the rings. The rings never wake us: a wake-up
@@ -35,6 +33,7 @@ pub(crate) enum End {
     DurationOver,
     TargetExited,
     TargetExecuted,
+    Stuck,
 }
 
 impl End {
@@ -44,6 +43,7 @@ impl End {
             Self::DurationOver => "the duration is over",
             Self::TargetExited => "the target exited",
             Self::TargetExecuted => "the target executed another program",
+            Self::Stuck => "the output cannot be written",
         }
     }
 }
@@ -56,7 +56,6 @@ pub(crate) struct Session<'a> {
     cost: Option<Cost>,
     /// When the links were live.
     began: Instant,
-    lost: u64,
 }
 
 impl<'a> Session<'a> {
@@ -72,14 +71,14 @@ impl<'a> Session<'a> {
             recording,
             cost,
             began,
-            lost: 0,
         }
     }
 
-    /// Records, detaches, seals and sums up; the value is the exit code.
+    /// Records, detaches, waits for the segments and sums up; the value is the
+    /// exit code.
     ///
     /// # Errors
-    /// When the segment cannot be written; what was written stays.
+    /// When something cannot be written or read; what was written stays.
     pub(crate) fn run(
         mut self,
         tracer: &mut Tracer,
@@ -93,13 +92,14 @@ impl<'a> Session<'a> {
         let window = self.began.elapsed();
         tracer.detach();
         status.end();
-        let kept = kept_in(&self.recording.path());
-        let end = end.with_context(|| kept.clone())?;
-        self.recording
-            .finish(tracer)
-            .with_context(|| kept.clone())?;
-        self.lost = self.recording.read_losses(tracer)?;
-        self.seal(end, window, kept)
+        let Self {
+            target,
+            recording,
+            cost,
+            began: _,
+        } = self;
+        let recorded = recording.finish(tracer);
+        sum_up((target, cost), (end?, window), recorded)
     }
 
     /// Passes over the rings until the end.
@@ -109,20 +109,25 @@ impl<'a> Session<'a> {
         stop: &AtomicBool,
         duration: Option<Duration>,
         status: &mut StatusLine<io::Stderr>,
-    ) -> anyhow::Result<End> {
+    ) -> Result<End, AttachError> {
         let mut before = self.snapshot(Duration::ZERO);
         loop {
-            let is_empty = self.recording.pass(tracer)?;
+            let is_empty = self.recording.pass(tracer);
             let elapsed = self.began.elapsed();
             if elapsed >= before.elapsed + STATUS_INTERVAL {
-                self.recording.flush()?;
-                self.lost = self.recording.read_losses(tracer)?;
+                if let Some(text) = self.recording.tick(tracer)? {
+                    status.end();
+                    stderr::say(text);
+                }
                 let now = self.snapshot(elapsed);
                 status.show(&status::line(&before, &now));
                 before = now;
                 if !self.target.is_same() && !has_exited(self.target, Duration::ZERO) {
                     return Ok(End::TargetExecuted);
                 }
+            }
+            if self.recording.is_stuck() {
+                return Ok(End::Stuck);
             }
             if stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
@@ -136,56 +141,54 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Seals what was recorded, and says so.
-    fn seal(self, end: End, window: Duration, kept: String) -> anyhow::Result<u8> {
-        let (stats, undecoded) = (*self.recording.stats(), self.recording.undecoded());
-        let late = self.recording.late();
-        let last = self.snapshot(window);
-        let sealed = self.recording.seal().context(kept)?;
-        let end_of_all = Snapshot {
-            bytes: sealed.bytes,
-            ..last
-        };
-        let (file, compressed_bytes, failure) = match sealed.compress() {
-            Ok(compressed) => (compressed.path, Some(compressed.bytes), None),
-            Err(error) => (error.segment.path.clone(), None, Some(error)),
-        };
-        let summary = Summary {
-            pid: self.target.pid(),
-            executable: self.target.path(),
-            end: end_of_all,
-            reason: end.reason(),
-            stats: &stats,
-            undecoded,
-            late,
-            file: &file,
-            compressed_bytes,
-        };
-        stdout::print(&summary.render())?;
-        match failure {
-            Some(error) => Err(error.into()),
-            None => Ok(exit::of_recording(self.lost, undecoded)),
-        }
-    }
-
     fn snapshot(&self, elapsed: Duration) -> Snapshot {
         let (stats, losses) = (self.recording.stats(), self.recording.losses());
         Snapshot {
             elapsed,
             events: stats.events.total(),
-            lost: self.lost,
+            lost: self.recording.lost(),
             bytes: self.recording.bytes(),
             paid: self.cost.map(|cost| cost.of(&stats.records, &losses)),
         }
     }
 }
 
-/// What a failure leaves behind.
-fn kept_in(path: &Path) -> String {
-    if path.exists() {
-        format!("what was recorded is in {}", path.display())
-    } else {
-        format!("what was recorded is gone with {}", path.display())
+/// Says what was recorded.
+fn sum_up(
+    (target, cost): (&Target, Option<Cost>),
+    (end, window): (End, Duration),
+    recorded: Recorded,
+) -> anyhow::Result<u8> {
+    let Recorded {
+        finished,
+        delivery,
+        lost,
+        failure,
+    } = recorded;
+    let stats = &finished.stats;
+    let end_of_all = Snapshot {
+        elapsed: window,
+        events: stats.events.total(),
+        lost,
+        bytes: delivery.tally.raw_bytes,
+        paid: cost.map(|cost| cost.of(&stats.records, &finished.losses)),
+    };
+    let summary = Summary {
+        pid: target.pid(),
+        executable: target.path(),
+        end: end_of_all,
+        reason: end.reason(),
+        stats,
+        undecoded: finished.undecoded,
+        unwritten: finished.unwritten,
+        late: finished.unsorted,
+        output: &summary::output(&finished, &delivery),
+        compressed_bytes: delivery.compressed_bytes(),
+    };
+    stdout::print(&summary.render())?;
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(exit::of_recording(lost, finished.undecoded)),
     }
 }
 

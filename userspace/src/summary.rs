@@ -5,9 +5,13 @@
 use std::{fmt::Write as _, path::Path};
 
 use bytesize::ByteSize;
-use dial9_bpf_trace::stats::{EventCounts, Stats};
+use dial9_bpf_trace::{
+    line::Finished,
+    stats::{EventCounts, Stats},
+};
 
 use crate::{
+    dispatch::Delivery,
     plan_report::thousands,
     status::{Snapshot, float, percent_of},
 };
@@ -27,11 +31,13 @@ pub(crate) struct Summary<'a> {
     pub(crate) stats: &'a Stats,
     /// Records whose bytes did not decode.
     pub(crate) undecoded: u64,
+    /// Events that are in no segment.
+    pub(crate) unwritten: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,
-    /// The file.
-    pub(crate) file: &'a Path,
-    /// Size of the file where it is compressed, bytes.
+    /// Where it is; see [`output`].
+    pub(crate) output: &'a [(&'static str, String)],
+    /// Size of the segments where they are compressed, bytes.
     pub(crate) compressed_bytes: Option<u64>,
 }
 
@@ -59,7 +65,9 @@ impl Summary<'_> {
             row(&mut out, "cost", &text);
         }
         let sizes = sizes(&self.end, self.compressed_bytes);
-        row(&mut out, "segment", &self.file.display().to_string());
+        for (name, text) in self.output {
+            row(&mut out, name, text);
+        }
         row(&mut out, "size", &sizes);
         out
     }
@@ -68,6 +76,7 @@ impl Summary<'_> {
     fn notable(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let rows = [
             ("undecoded", self.undecoded),
+            ("unwritten", self.unwritten),
             ("unended polls", self.stats.unended_polls),
             ("polls cut by gaps", self.stats.polls_cut_by_gap),
             ("too late to be sorted", self.late),
@@ -75,6 +84,48 @@ impl Summary<'_> {
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }
+}
+
+/// Where the segments are: one by its file, several by their directory.
+pub(crate) fn output(finished: &Finished, delivery: &Delivery) -> Vec<(&'static str, String)> {
+    let Delivery {
+        dir,
+        tally,
+        left,
+        upload,
+        refusal,
+        failure: _,
+    } = delivery;
+    let amount = |segments: u64, bytes| format!("{segments} segments, {}", ByteSize(bytes));
+    let mut rows = Vec::new();
+    match &tally.last {
+        Some(last) if tally.closed == 1 && last.exists() => {
+            rows.push(("segment", last.display().to_string()));
+        }
+        _ => rows.push(("segments", format!("{} in {}", tally.closed, dir.display()))),
+    }
+    if let Some(path) = &finished.unsealed {
+        rows.push(("not closed", path.display().to_string()));
+    }
+    if tally.lost > 0 {
+        rows.push(("removed by others", tally.lost.to_string()));
+    }
+    if tally.evicted > 0 {
+        rows.push(("evicted", amount(tally.evicted, tally.evicted_bytes)));
+    }
+    if let Some(store) = upload {
+        let uploaded = amount(tally.delivered, tally.delivered_bytes);
+        rows.push(("uploaded", format!("{uploaded} to {store}")));
+        let left = left.map_or_else(
+            || "nobody knows how much".to_owned(),
+            |left| amount(left.segments, left.bytes),
+        );
+        let why = refusal
+            .as_ref()
+            .map_or_else(String::new, |why| format!("; {why}"));
+        rows.push(("left in the spool", left + &why));
+    }
+    rows
 }
 
 fn event_rows(events: &EventCounts) -> [(&'static str, u64); 10] {
@@ -164,21 +215,27 @@ mod tests {
             reason: "the duration is over",
             stats,
             undecoded: 0,
+            unwritten: 0,
             late: 0,
-            file: Path::new("dial9-traces/trace.0.bin.gz"),
+            output: &[],
             compressed_bytes: Some(3 << 20),
         }
     }
 
     #[test]
     fn a_recording_without_a_loss() {
+        let file = [("segment", "dial9-traces/trace.0.bin.gz".to_owned())];
         let stats = Stats {
             events: events(),
             stray_ends: 1_200,
             dropped_unpaired: 34,
             ..Stats::default()
         };
-        insta::assert_snapshot!(summary(&stats).render(), @r"
+        let summary = Summary {
+            output: &file,
+            ..summary(&stats)
+        };
+        insta::assert_snapshot!(summary.render(), @r"
         recorded process 42 (/srv/app) for 5.0 s: the duration is over
           events                  1,250,000
           poll starts             500,000
@@ -212,7 +269,9 @@ mod tests {
         summary.late = 6;
         summary.end.lost = 5_678;
         summary.end.paid = None;
-        summary.file = Path::new("dial9-traces/trace.0.bin");
+        summary.unwritten = 77;
+        let file = [("segment", "dial9-traces/trace.0.bin".to_owned())];
+        summary.output = &file;
         summary.compressed_bytes = None;
         insta::assert_snapshot!(summary.render(), @r"
         recorded process 42 (/srv/app) for 5.0 s: the duration is over
@@ -228,6 +287,7 @@ mod tests {
           gaps                    9
           lost                    5,678
           undecoded               4
+          unwritten               77
           unended polls           1
           polls cut by gaps       2
           too late to be sorted   6

@@ -1,10 +1,13 @@
 //! `dial9-bpf attach`: a target, its plan, a tracer and a recording, until one
 //! of them ends.
 //!
-//! In: checked arguments. Out: a sealed segment, an exit code. Never: a reason
+//! In: checked arguments. Out: sealed segments, an exit code. Never: a reason
 //! for the target to wait.
 
-use std::{path::Path, time::Instant};
+use std::{
+    ffi::OsString,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -12,16 +15,36 @@ use dial9_bpf_attach::{
     Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
 };
 use dial9_bpf_probes::plan::{Plan, Probe};
+use dial9_bpf_ship::{
+    courier::Upload,
+    identity::{ENV_BUCKET, ENV_PREFIX, Identity, destination_of_env},
+    rate::Rate,
+    sink::{StoreOptions, StoreSink},
+};
 use dial9_bpf_trace::{
     clock::Anchor,
+    line::{Config, Line},
     location::Locations,
-    segment::{ActiveSegment, Owner},
+    rotate::Policy,
+    segment::Owner,
+    spool::Found,
 };
 
 use crate::{
-    args::AttachArgs, descriptors, exit, identity, output::Output, plan_report,
-    recording::Recording, session::Session, status::Cost, stderr, stdout, stop,
+    args::AttachArgs,
+    descriptors,
+    dispatch::{Dispatch, Shipping},
+    exit, identity,
+    output::Output,
+    plan_report,
+    recording::Recording,
+    session::Session,
+    status::Cost,
+    stderr, stdout, stop,
 };
+
+/// Longer than any recording: 200 years.
+const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 
 /// Runs the subcommand; the value is the exit code.
 ///
@@ -44,6 +67,7 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     // First, so that an interrupted start leaves nothing behind either.
     let stop = stop::flag()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
+    let upload = upload_of(args)?;
     check_budget(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
     let target = Target::open(pid)?;
@@ -54,7 +78,16 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
         abilities,
     };
     let mut tracer = Tracer::load(&target, options)?;
-    let recording = recording_of(&target, &plan, &tracer, output.dir(), owner)?;
+    let identity = identity::identity(&target, args.service.as_deref(), args.instance.as_deref());
+    let config = config_of(args, (&target, &plan, &tracer), &identity, owner)?;
+    let shipping = Shipping {
+        identity,
+        spool_bytes: args.spool_bytes.get(),
+        upload,
+    };
+    let load_bias = identity::load_bias(&target, &plan)?;
+    let locations = Locations::new(&identity::task_types(&plan), load_bias);
+    let recording = recording_of(config, locations, shipping, args.rotate.is_some())?;
     let began = match attach(&mut tracer, &target, &plan) {
         Ok(began) => began,
         Err(error) => {
@@ -113,19 +146,72 @@ fn with_polls(plan: Plan) -> Result<Plan, NoPolls> {
     })
 }
 
-/// A recording with a segment that begins now.
-fn recording_of(
-    target: &Target,
-    plan: &Plan,
-    tracer: &Tracer,
-    dir: &Path,
+fn config_of(
+    args: &AttachArgs,
+    (target, plan, tracer): (&Target, &Plan, &Tracer),
+    identity: &Identity,
     owner: Owner,
+) -> anyhow::Result<Config> {
+    let epoch = args.rotate.unwrap_or(NO_EPOCH);
+    Ok(Config {
+        dir: args.output.clone(),
+        owner,
+        policy: Policy::new(epoch, args.max_segment_bytes.get())?,
+        metadata: identity::metadata(target, plan, identity, tracer.cpu_time_behind()),
+    })
+}
+
+/// The store that segments go to, and its name.
+fn upload_of(args: &AttachArgs) -> anyhow::Result<Option<(Upload<StoreSink>, String)>> {
+    let env = |name| std::env::var(name).ok();
+    let of_env = || destination_of_env(env(ENV_BUCKET).as_deref(), env(ENV_PREFIX).as_deref());
+    let Some(destination) = args.upload.clone().or_else(of_env) else {
+        return Ok(None);
+    };
+    let utf8 = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let env = std::env::vars_os().filter_map(utf8);
+    let sink = StoreSink::open(&destination, &StoreOptions::default(), env)?;
+    let mut upload = Upload::to(sink, destination.prefix(), Anchor::read().unix_ns);
+    upload.rate = args.upload_rate.map(Rate::new);
+    Ok(Some((upload, destination.to_string())))
+}
+
+/// A recording with a segment that begins now, in a spool that is recovered.
+fn recording_of(
+    config: Config,
+    locations: Locations,
+    shipping: Shipping,
+    goes_on: bool,
 ) -> anyhow::Result<Recording> {
-    let load_bias = identity::load_bias(target, plan)?;
-    let locations = Locations::new(&identity::task_types(plan), load_bias);
-    let metadata = identity::metadata(target, plan, tracer.cpu_time_behind());
-    let segment = ActiveSegment::create(dir, owner, &metadata, Anchor::read())?;
-    Ok(Recording::new(segment, metadata, locations))
+    let uploads = shipping.upload.is_some();
+    let (dispatch, found) = Dispatch::start(&config.dir, config.owner, shipping)?;
+    report(&found, uploads);
+    let mut line = Line::begin(config, locations, Anchor::read())?;
+    for gone in found.evicted {
+        line.evicted(gone);
+    }
+    Ok(Recording::new(line, dispatch, goes_on))
+}
+
+/// Says what a predecessor has left, where there is something to be done.
+fn report(found: &Found, uploads: bool) {
+    let Found {
+        recovered,
+        waiting,
+        discarded,
+        failed,
+        ..
+    } = found;
+    if recovered + discarded > 0 || (uploads && *waiting > 0) {
+        stderr::say(format_args!(
+            "spool: recovered {recovered}, waiting {waiting}, discarded {discarded}"
+        ));
+    }
+    for error in failed {
+        stderr::say(format_args!("{error}: {}", error.source));
+    }
 }
 
 /// Attaches, and says so; the value is when the links were live.

@@ -36,7 +36,7 @@ use crate::clock::Anchor;
 use crate::decode::Record;
 use crate::interpret::{Interpreter, OpenGap};
 use crate::location::Locations;
-use crate::loss::LossLedger;
+use crate::loss::{Loss, LossLedger};
 use crate::metadata::Metadata;
 use crate::rotate::Policy;
 use crate::segment::{ClosedSegment, Evicted, Owner, SegmentError};
@@ -44,6 +44,8 @@ use crate::sort::Sorter;
 use crate::stats::Stats;
 use output::{Ending, Output};
 use watermark::Watermark;
+
+pub use watermark::Pass;
 
 mod epochs;
 mod output;
@@ -143,16 +145,11 @@ impl Line {
         self.sorter.push(record);
     }
 
-    /// Ends a pass that began at `began` and that emptied the rings or did not:
-    /// encodes what is old enough that nothing older can still come, and hands
-    /// over each segment that ends.
-    pub fn end_pass(
-        &mut self,
-        began: Anchor,
-        is_emptied: bool,
-        sealed: &mut impl FnMut(ClosedSegment),
-    ) {
-        let watermark_ns = self.watermark.end(began.mono_ns, is_emptied);
+    /// Ends a pass that began at `began`, and came so far: encodes what is old
+    /// enough that nothing older can still come, and hands over each segment
+    /// that ends.
+    pub fn end_pass(&mut self, began: Anchor, pass: Pass, sealed: &mut impl FnMut(ClosedSegment)) {
+        let watermark_ns = self.watermark.end(began.mono_ns, pass);
         self.advance(watermark_ns, began, sealed);
     }
 
@@ -233,6 +230,8 @@ impl Line {
             stats: *self.stats(),
             undecoded: self.undecoded.0,
             late: self.late,
+            unsorted: self.sorter.late(),
+            losses: self.losses(),
             unwritten: self.output.unwritten(),
             unsealed: self.output.path(),
         }
@@ -265,6 +264,11 @@ impl Line {
     /// Events that are in no segment since none could be written.
     pub fn unwritten(&self) -> u64 {
         self.output.unwritten()
+    }
+
+    /// Hits lost since the start, by CPU, kind and cause.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.ledger.losses()
     }
 
     /// Since when nothing is written at present, and why.
@@ -340,6 +344,10 @@ pub struct Finished {
     pub undecoded: u64,
     /// Records that came after the segment of their time.
     pub late: u64,
+    /// Records that came after later ones had been interpreted.
+    pub unsorted: u64,
+    /// Hits lost, by CPU, kind and cause.
+    pub losses: Vec<Loss>,
     /// Events that are in no segment.
     pub unwritten: u64,
     /// The last segment's file, where it could not be closed: a recovery seals

@@ -10,6 +10,8 @@
 pub struct Metadata {
     /// Name of the service, for the viewer's title and the object key.
     pub service: Option<String>,
+    /// What tells the service's instances apart, for the object key.
+    pub instance: Option<String>,
     /// Name of the machine.
     pub host: Option<String>,
     /// Four lower-case letters, a hyphen and the target's pid: one for each
@@ -63,6 +65,7 @@ impl Metadata {
         let mut entries = Entries::default();
         let Self {
             service,
+            instance,
             host,
             boot_id,
             version,
@@ -72,6 +75,7 @@ impl Metadata {
             absent,
         } = self;
         entries.put_known("service", service.as_ref());
+        entries.put_known("instance", instance.as_ref());
         entries.put_known("host", host.as_ref());
         entries.put("boot_id", boot_id);
         entries.put("dial9.dial9-bpf.version", version);

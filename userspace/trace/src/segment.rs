@@ -70,7 +70,8 @@ impl ActiveSegment {
     ///
     /// # Errors
     ///
-    /// [`SegmentError`] with the file that could not be created or written.
+    /// [`SegmentError`] with the file that could not be created or written, and
+    /// that is not there then.
     pub fn create(
         dir: &Path,
         owner: Owner,
@@ -87,13 +88,22 @@ impl ActiveSegment {
             started,
             synced_ns: started.mono_ns,
         };
+        if let Err(error) = segment.write_opening(metadata) {
+            // It has nothing that is worth keeping.
+            let _ = std::fs::remove_file(segment.path());
+            return Err(error);
+        }
+        Ok(segment)
+    }
+
+    fn write_opening(&mut self, metadata: &Metadata) -> Result<(), SegmentError> {
+        let started = self.started;
         let mut encoder = Encoder::new();
         encoder.clock_sync(started);
-        segment.write_batch(encoder.cut())?;
+        self.write_batch(encoder.cut())?;
         encoder.metadata(started.mono_ns, metadata.opening());
         encoder.clock_sync(started);
-        segment.write_batch(encoder.cut())?;
-        Ok(segment)
+        self.write_batch(encoder.cut())
     }
 
     /// Appends a batch. When that fails, what was whole before stays whole.

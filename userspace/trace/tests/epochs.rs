@@ -10,7 +10,7 @@ use dial9_bpf_abi::record::{Park, PollEnd, PollStart, RecordHeader, RecordKind};
 use dial9_bpf_trace::check::{Report, check_file};
 use dial9_bpf_trace::clock::Anchor;
 use dial9_bpf_trace::decode::Record;
-use dial9_bpf_trace::line::{Config, Line};
+use dial9_bpf_trace::line::{Config, Line, Pass};
 use dial9_bpf_trace::location::{Locations, TaskType};
 use dial9_bpf_trace::metadata::Metadata;
 use dial9_bpf_trace::rotate::Policy;
@@ -139,7 +139,9 @@ fn run(timeline: &Timeline, epoch: u64, max_bytes: u64, step: impl Fn(u64) -> i6
             record.encode(&mut bytes);
             line.push(*cpu, &bytes);
         }
-        line.end_pass(anchor(now_ns), true, &mut |segment| closed.push(segment));
+        line.end_pass(anchor(now_ns), Pass::All, &mut |segment| {
+            closed.push(segment);
+        });
         if now_ns % SECOND < PASS {
             line.flush();
         }

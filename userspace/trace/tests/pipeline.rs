@@ -22,6 +22,7 @@ use synthetic::Stream;
 fn metadata() -> Metadata {
     Metadata {
         service: Some("synthetic".into()),
+        instance: None,
         host: Some("here".into()),
         boot_id: "abcd-4242".into(),
         version: "0.1.0".into(),

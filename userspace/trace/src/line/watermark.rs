@@ -4,6 +4,18 @@
 //! nothing more comes but late records. Never: a time that a pass has not
 //! proved.
 
+/// How far a pass over the rings came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Every record that was submitted before the pass has been read.
+    All,
+    /// There is more to read.
+    Part,
+    /// A record is reserved and not submitted yet: it, and those behind it, come
+    /// in a later pass.
+    Blocked,
+}
+
 /// What the passes over the rings have proved.
 #[derive(Debug, Default)]
 pub(super) struct Watermark {
@@ -32,13 +44,16 @@ impl Watermark {
     }
 
     /// Ends a pass that began at `began_ns`.
-    pub(super) fn end(&mut self, began_ns: u64, is_emptied: bool) -> u64 {
-        if is_emptied {
-            return std::mem::replace(&mut self.emptied_ns, began_ns);
+    pub(super) fn end(&mut self, began_ns: u64, pass: Pass) -> u64 {
+        match pass {
+            Pass::All => std::mem::replace(&mut self.emptied_ns, began_ns),
+            Pass::Blocked => self.emptied_ns,
+            // The rings that were not emptied have been read up to their newest.
+            Pass::Part => {
+                let seen = self.newest_ns.iter().copied().filter(|ns| *ns > 0);
+                seen.min().unwrap_or(self.emptied_ns)
+            }
         }
-        // The rings that were not emptied have been read up to their newest.
-        let seen = self.newest_ns.iter().copied().filter(|ns| *ns > 0);
-        seen.min().unwrap_or(self.emptied_ns)
     }
 }
 
@@ -50,15 +65,18 @@ mod tests {
     fn a_pass_proves_what_the_one_before_emptied_or_what_every_ring_has_passed() {
         let mut watermark = Watermark::default();
         watermark.begin();
-        assert_eq!(watermark.end(100, true), 0);
+        assert_eq!(watermark.end(100, Pass::All), 0);
         watermark.begin();
         watermark.note(3, 140);
         watermark.note(3, 130);
         watermark.note(0, 160);
-        assert_eq!(watermark.end(150, false), 140);
+        assert_eq!(watermark.end(150, Pass::Part), 140);
         watermark.begin();
-        assert_eq!(watermark.end(170, false), 100);
-        assert_eq!(watermark.end(200, true), 100);
-        assert_eq!(watermark.end(210, true), 200);
+        assert_eq!(watermark.end(170, Pass::Part), 100);
+        watermark.begin();
+        watermark.note(3, 180);
+        assert_eq!(watermark.end(190, Pass::Blocked), 100);
+        assert_eq!(watermark.end(200, Pass::All), 100);
+        assert_eq!(watermark.end(210, Pass::All), 200);
     }
 }

@@ -1,0 +1,274 @@
+//! What becomes of closed segments, off the thread that records.
+//!
+//! In: closed segments. Out: the spool, compressed and, where asked for, put into
+//! a store; what that came to. Never: a wait before the recording is over.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use dial9_bpf_ship::{
+    convert::head_of_archive,
+    courier::{Courier, Left, Settings, Upload},
+    identity::Identity,
+    sink::StoreSink,
+};
+use dial9_bpf_trace::{
+    line::Line,
+    segment::{ClosedSegment, Owner},
+    spool::{Found, Spool},
+};
+
+use crate::outbox::{Notice, Outbox};
+
+/// How long the end may take with an upload.
+const DRAIN: Duration = Duration::from_secs(20);
+/// How long the last compressions may take without one: they end by themselves.
+const COMPRESSIONS: Duration = Duration::from_hours(1);
+/// Time between two attempts to hand over what is left at the end.
+const RETRY: Duration = Duration::from_millis(10);
+/// Closed segments that wait for a place; more stay behind for a recovery.
+const HELD: usize = 64;
+
+/// Where segments go.
+#[derive(Debug)]
+pub(crate) struct Shipping {
+    /// Whose they are.
+    pub(crate) identity: Identity,
+    /// Size that the spool may have.
+    pub(crate) spool_bytes: u64,
+    /// A store, and its name.
+    pub(crate) upload: Option<(Upload<StoreSink>, String)>,
+}
+
+/// A running courier, and what it has told.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    dir: PathBuf,
+    courier: Courier<ClosedSegment>,
+    notices: Receiver<Notice>,
+    active_bytes: Arc<AtomicU64>,
+    /// Waits for a place, oldest first.
+    held: VecDeque<ClosedSegment>,
+    upload: Option<String>,
+    is_degraded: bool,
+    tally: Tally,
+}
+
+/// What became of the segments so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Segments of this recording that were closed.
+    pub(crate) closed: u64,
+    /// Their size, bytes.
+    pub(crate) raw_bytes: u64,
+    /// Size of those that were compressed, bytes.
+    pub(crate) compressed_bytes: u64,
+    /// The last file.
+    pub(crate) last: Option<PathBuf>,
+    /// Segments that the store has, also those of a predecessor.
+    pub(crate) delivered: u64,
+    /// Their size, bytes.
+    pub(crate) delivered_bytes: u64,
+    /// Segments that had to go, also those of a predecessor.
+    pub(crate) evicted: u64,
+    /// Their size, bytes.
+    pub(crate) evicted_bytes: u64,
+    /// Segments that are gone.
+    pub(crate) lost: u64,
+    uncompressed: BTreeSet<u64>,
+    uncommitted: BTreeMap<u64, String>,
+    /// Why the first of those was lost.
+    reason: Option<String>,
+}
+
+/// What it came to in the end.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    /// The spool's directory.
+    pub(crate) dir: PathBuf,
+    /// What became of the segments.
+    pub(crate) tally: Tally,
+    /// What is in the spool; `None` when nobody knows.
+    pub(crate) left: Option<Left>,
+    /// The store's name.
+    pub(crate) upload: Option<String>,
+    /// What went wrong here.
+    pub(crate) failure: Option<String>,
+    /// What the store said last, when there is something it does not have.
+    pub(crate) refusal: Option<String>,
+}
+
+impl Dispatch {
+    /// Recovers what is in the directory, and starts with that. `line` is to be
+    /// told what [`Found::evicted`] says.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed, or there is no thread to be had.
+    pub(crate) fn start(
+        dir: &Path,
+        owner: Owner,
+        shipping: Shipping,
+    ) -> anyhow::Result<(Self, Found)> {
+        let Shipping {
+            identity,
+            spool_bytes,
+            upload,
+        } = shipping;
+        let (spool, found) = Spool::open(dir, owner, spool_bytes, head_of_archive)?;
+        let (sender, notices) = mpsc::channel();
+        let active_bytes = Arc::new(AtomicU64::new(0));
+        let outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
+        let (upload, name) = upload.unzip();
+        let courier = Courier::start(Settings::default(), outbox, upload)?;
+        let dispatch = Self {
+            dir: dir.to_owned(),
+            courier,
+            notices,
+            active_bytes,
+            held: VecDeque::new(),
+            upload: name,
+            is_degraded: false,
+            tally: Tally::default(),
+        };
+        Ok((dispatch, found))
+    }
+
+    /// What became of the segments so far.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Takes a closed segment. Never waits: what finds no place is handed over
+    /// later, or found by the next recovery.
+    pub(crate) fn hand_over(&mut self, closed: ClosedSegment) {
+        self.tally.closed += 1;
+        self.tally.raw_bytes += closed.sealed().bytes;
+        self.tally.last = Some(closed.path());
+        self.tally.uncompressed.insert(closed.sealed().index);
+        if self.held.len() < HELD {
+            self.held.push_back(closed);
+        }
+        self.offer_held();
+    }
+
+    /// Tells a line what has happened. Returns what the store says when it begins
+    /// to refuse.
+    pub(crate) fn tell(&mut self, line: &mut Line) -> Option<String> {
+        self.active_bytes.store(line.bytes(), Ordering::Relaxed);
+        self.offer_held();
+        for notice in self.notices.try_iter() {
+            match &notice {
+                Notice::Evicted(gone) => line.evicted(*gone),
+                Notice::Lost { segment, .. } => line.lose(segment),
+                _ => {}
+            }
+            self.tally.take(notice);
+        }
+        let degraded = self.courier.status().snapshot().degraded;
+        let was_degraded = std::mem::replace(&mut self.is_degraded, degraded.is_some());
+        degraded.filter(|_| !was_degraded)
+    }
+
+    /// Waits until everything is where it should be, as far as the time lasts.
+    pub(crate) fn finish(mut self) -> Delivery {
+        let within = if self.upload.is_some() {
+            DRAIN
+        } else {
+            COMPRESSIONS
+        };
+        let deadline = Instant::now() + within;
+        while !self.offer_held() && Instant::now() < deadline {
+            thread::sleep(RETRY);
+        }
+        let report = self
+            .courier
+            .stop(deadline.saturating_duration_since(Instant::now()));
+        let mut tally = self.tally;
+        self.notices.iter().for_each(|notice| tally.take(notice));
+        let last_error = report.status.last_error;
+        let is_left = report.left.is_none_or(|left| left.segments > 0);
+        let failure = tally.failure(last_error.as_deref());
+        Delivery {
+            dir: self.dir,
+            tally,
+            left: report.left,
+            refusal: last_error.filter(|_| self.upload.is_some() && is_left),
+            upload: self.upload,
+            failure,
+        }
+    }
+
+    /// True when nothing is held any more.
+    fn offer_held(&mut self) -> bool {
+        while let Some(closed) = self.held.pop_front() {
+            if let Err(closed) = self.courier.offer(closed) {
+                self.held.push_front(closed);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Delivery {
+    /// Size of the segments compressed, bytes; `None` when some are not.
+    pub(crate) fn compressed_bytes(&self) -> Option<u64> {
+        let tally = &self.tally;
+        let is_all = tally.closed > 0 && tally.lost == 0 && tally.uncompressed.is_empty();
+        is_all.then_some(tally.compressed_bytes)
+    }
+}
+
+impl Tally {
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Sealed { index, path } => {
+                self.uncommitted.remove(&index);
+                self.last = Some(path);
+            }
+            Notice::Compressed { index, path, bytes } => {
+                self.uncompressed.remove(&index);
+                self.compressed_bytes += bytes;
+                self.last = Some(path);
+            }
+            Notice::Delivered { index, bytes } => {
+                self.uncompressed.remove(&index);
+                self.delivered += 1;
+                self.delivered_bytes += bytes;
+            }
+            Notice::Evicted(gone) => {
+                self.uncompressed.remove(&gone.index);
+                self.evicted += 1;
+                self.evicted_bytes += gone.bytes;
+            }
+            Notice::Uncommitted { index, reason } => drop(self.uncommitted.insert(index, reason)),
+            Notice::Lost { segment, reason } => {
+                let index = segment.sealed().index;
+                self.uncompressed.remove(&index);
+                self.uncommitted.remove(&index);
+                self.lost += 1;
+                self.reason.get_or_insert(reason);
+            }
+        }
+    }
+
+    /// Why a segment is not what it should be.
+    fn failure(&self, last_error: Option<&str>) -> Option<String> {
+        let uncommitted = self.uncommitted.values().next();
+        let reason = self.reason.as_ref().or(uncommitted).cloned();
+        reason.or_else(|| {
+            let error = last_error.unwrap_or("the time was over");
+            let count = self.uncompressed.len();
+            (count > 0).then(|| format!("{count} segments are not compressed: {error}"))
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! The spool as the courier sees it.
+//!
+//! In: closed segments, and what became of each. Out: the oldest that waits, with
+//! whose it is; notices for the thread that records. Never: a wait of that
+//! thread.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::Sender,
+    },
+};
+
+use dial9_bpf_ship::{
+    convert::head_of_archive,
+    courier::{Left, Parcel, Spool as CourierSpool},
+    identity::Identity,
+};
+use dial9_bpf_trace::{
+    recover,
+    segment::{ClosedSegment, CompressedSegment, Evicted, SegmentError},
+    spool::{Segment, Spool},
+};
+
+/// What has happened to a segment of this recording, or to a predecessor's that
+/// the next segment has to tell.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// It is sealed.
+    Sealed { index: u64, path: PathBuf },
+    /// It is compressed.
+    Compressed {
+        index: u64,
+        path: PathBuf,
+        bytes: u64,
+    },
+    /// The store has it.
+    Delivered { index: u64, bytes: u64 },
+    /// It had to go.
+    Evicted(Evicted),
+    /// It is whole, but not yet sealed; it is tried again.
+    Uncommitted { index: u64, reason: String },
+    /// It is gone.
+    Lost {
+        segment: Box<ClosedSegment>,
+        reason: String,
+    },
+}
+
+/// A spool, and who is told of it.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    spool: Spool,
+    identity: Arc<Identity>,
+    /// Size of the segment that is being written, bytes.
+    active_bytes: Arc<AtomicU64>,
+    notices: Sender<Notice>,
+    /// Index of the first segment of this recording.
+    own_from: Option<u64>,
+    /// Those whose commit failed, oldest first.
+    uncommitted: Vec<ClosedSegment>,
+}
+
+impl Outbox {
+    /// An outbox of segments that belong to `identity` unless they say otherwise.
+    pub(crate) fn new(
+        spool: Spool,
+        identity: Arc<Identity>,
+        active_bytes: Arc<AtomicU64>,
+        notices: Sender<Notice>,
+    ) -> Self {
+        Self {
+            spool,
+            identity,
+            active_bytes,
+            notices,
+            own_from: None,
+            uncommitted: Vec::new(),
+        }
+    }
+
+    fn is_own(&self, index: u64) -> bool {
+        self.own_from.is_some_and(|first| index >= first)
+    }
+
+    fn tell(&self, notice: Notice) {
+        // Nobody listens when the recording is over.
+        let _ = self.notices.send(notice);
+    }
+
+    fn commit(&mut self, closed: ClosedSegment) -> Result<(), SegmentError> {
+        let index = closed.sealed().index;
+        let error = match closed.commit() {
+            Ok(sealed) => {
+                self.own_from = self
+                    .own_from
+                    .map_or(Some(index), |first| Some(first.min(index)));
+                let path = sealed.path.clone();
+                self.tell(Notice::Sealed { index, path });
+                return self.spool.admit(sealed);
+            }
+            Err(error) => error,
+        };
+        let path = error.segment.path();
+        let reason = format!("{error}: {}", error.source);
+        if error.source.kind() == std::io::ErrorKind::NotFound {
+            let segment = error.segment;
+            self.tell(Notice::Lost { segment, reason });
+        } else {
+            self.uncommitted.push(*error.segment);
+            self.tell(Notice::Uncommitted { index, reason });
+        }
+        Err(SegmentError {
+            action: error.action,
+            path,
+            source: error.source,
+        })
+    }
+
+    fn enforce(&mut self) -> Result<(), SegmentError> {
+        let mut evicted = Vec::new();
+        let active_bytes = self.active_bytes.load(Ordering::Relaxed);
+        let enforced = self.spool.enforce(active_bytes, &mut evicted);
+        for gone in evicted {
+            self.tell(Notice::Evicted(gone));
+        }
+        enforced
+    }
+
+    /// Whose a segment is: a predecessor's says it itself.
+    fn identity_of(&self, segment: &Segment) -> Arc<Identity> {
+        if self.is_own(segment.index()) {
+            return Arc::clone(&self.identity);
+        }
+        recover::head(segment.path(), head_of_archive).map_or_else(
+            |_| Arc::clone(&self.identity),
+            |head| Arc::new(Identity::of_segment(&head.metadata, &self.identity)),
+        )
+    }
+}
+
+impl CourierSpool for Outbox {
+    type Offer = ClosedSegment;
+
+    fn admit(&mut self, offer: ClosedSegment) -> Result<(), SegmentError> {
+        let mut done = Ok(());
+        let again = std::mem::take(&mut self.uncommitted);
+        for closed in again.into_iter().chain([offer]) {
+            done = self.commit(closed).and(done);
+        }
+        done.and(self.enforce())
+    }
+
+    fn claim(&mut self, is_wanted: &dyn Fn(&Segment) -> bool) -> Option<Parcel> {
+        let segment = self.spool.claim(is_wanted)?;
+        let identity = self.identity_of(&segment);
+        Some(Parcel { segment, identity })
+    }
+
+    fn compressed(&mut self, segment: CompressedSegment) -> Result<(), SegmentError> {
+        let (index, bytes) = (segment.index, segment.bytes);
+        if self.is_own(index) {
+            let path = segment.path.clone();
+            self.tell(Notice::Compressed { index, path, bytes });
+        }
+        self.spool.compressed(segment);
+        self.enforce()
+    }
+
+    fn begin_put(&mut self, index: u64) -> Result<(), SegmentError> {
+        self.spool.begin_put(index)
+    }
+
+    fn deliver(&mut self, segment: Segment) -> Result<(), SegmentError> {
+        let (index, bytes) = (segment.index(), segment.bytes());
+        self.tell(Notice::Delivered { index, bytes });
+        self.spool.deliver(&segment)
+    }
+
+    fn put_back(&mut self, segment: Segment) -> Result<(), SegmentError> {
+        self.spool.put_back(segment)
+    }
+
+    fn refuse(&mut self, segment: Segment) -> Result<(), SegmentError> {
+        self.spool.refuse(segment)
+    }
+
+    fn release_refused(&mut self) {
+        self.spool.release_refused();
+    }
+
+    fn left(&self) -> Left {
+        Left {
+            segments: self.spool.len() as u64,
+            bytes: self.spool.bytes(),
+        }
+    }
+}
