@@ -84,6 +84,8 @@ pub(crate) struct Tally {
     pub(crate) evicted_bytes: u64,
     /// Segments that are gone.
     pub(crate) lost: u64,
+    /// Whether some went before they were compressed.
+    is_partial: bool,
     uncompressed: BTreeSet<u64>,
     uncommitted: BTreeMap<u64, String>,
     /// Why the first of those was lost.
@@ -223,7 +225,7 @@ impl Delivery {
     /// Size of the segments compressed, bytes; `None` when some are not.
     pub(crate) fn compressed_bytes(&self) -> Option<u64> {
         let tally = &self.tally;
-        let is_all = tally.closed > 0 && tally.lost == 0 && tally.uncompressed.is_empty();
+        let is_all = tally.closed > 0 && !tally.is_partial && tally.uncompressed.is_empty();
         is_all.then_some(tally.compressed_bytes)
     }
 }
@@ -246,14 +248,14 @@ impl Tally {
                 self.delivered_bytes += bytes;
             }
             Notice::Evicted(gone) => {
-                self.uncompressed.remove(&gone.index);
+                self.is_partial |= self.uncompressed.remove(&gone.index);
                 self.evicted += 1;
                 self.evicted_bytes += gone.bytes;
             }
             Notice::Uncommitted { index, reason } => drop(self.uncommitted.insert(index, reason)),
             Notice::Lost { segment, reason } => {
                 let index = segment.sealed().index;
-                self.uncompressed.remove(&index);
+                self.is_partial |= self.uncompressed.remove(&index);
                 self.uncommitted.remove(&index);
                 self.lost += 1;
                 self.reason.get_or_insert(reason);
