@@ -31,8 +31,9 @@ use crate::outbox::{Notice, Outbox};
 
 /// How long the end may take with an upload.
 const DRAIN: Duration = Duration::from_secs(20);
-/// How long the last compressions may take without one: they end by themselves.
-const COMPRESSIONS: Duration = Duration::from_hours(1);
+/// How long the last compressions may take without one, and how long the disk is
+/// left alone after a failure then: one that fails at the end is the last.
+const COMPRESSIONS: Duration = Duration::from_mins(5);
 /// Time between two attempts to hand over what is left at the end.
 const RETRY: Duration = Duration::from_millis(10);
 /// Closed segments that wait for a place; more stay behind for a recovery.
@@ -130,7 +131,11 @@ impl Dispatch {
         let active_bytes = Arc::new(AtomicU64::new(0));
         let outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
         let (upload, name) = upload.unzip();
-        let courier = Courier::start(Settings::default(), outbox, upload)?;
+        let mut settings = Settings::default();
+        if upload.is_none() {
+            settings.pause = COMPRESSIONS;
+        }
+        let courier = Courier::start(settings, outbox, upload)?;
         let dispatch = Self {
             dir: dir.to_owned(),
             courier,
