@@ -251,7 +251,9 @@ impl<S: Sink, P: Spool> Line<S, P> {
     fn stick(&mut self, stuck: &Stuck) {
         if let Stuck::Local(text) = stuck {
             self.status.send_modify(|status| status.count_local(text));
-            self.paused_until = Some(Instant::now() + self.settings.pause);
+            // Where only compressions are waited for, there is no later.
+            let end = self.deadline.filter(|_| self.outlet.is_none());
+            self.paused_until = Some(end.unwrap_or_else(Instant::now) + self.settings.pause);
         }
     }
 

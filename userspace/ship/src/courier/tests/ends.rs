@@ -98,3 +98,16 @@ fn one_that_is_dropped_ends() {
     assert!(status.ends_within(TIME));
     assert!(file(&dir, 0).exists());
 }
+
+/// On the real clock: nobody waits the hour.
+#[test]
+fn a_compression_that_fails_at_the_end_is_the_last() {
+    let dir = spool(0);
+    let courier = Courier::start::<Scripted>(Settings::default(), shelved(&dir), None).unwrap();
+    let segment = sealed(&dir);
+    std::fs::create_dir(segment.path.with_extension("bin.gz.tmp")).unwrap();
+    assert!(courier.offer(segment).is_ok());
+    let report = courier.stop(Duration::from_hours(1));
+    assert_eq!(report.left.map(|left| left.segments), Some(1));
+    assert!(report.status.failures.local >= 1, "{report:?}");
+}
