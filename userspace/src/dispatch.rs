@@ -200,7 +200,10 @@ impl Dispatch {
             .courier
             .stop(deadline.saturating_duration_since(Instant::now()));
         let mut tally = self.tally;
-        self.notices.iter().for_each(|notice| tally.take(notice));
+        // What still hangs in the disk keeps its end of the channel.
+        self.notices
+            .try_iter()
+            .for_each(|notice| tally.take(notice));
         let last_error = report.status.last_error;
         let is_left = report.left.is_none_or(|left| left.segments > 0);
         let failure = tally.failure(last_error.as_deref());

@@ -30,6 +30,7 @@ pub(crate) struct Recording {
     goes_on: bool,
     /// The first reason for which nothing could be written.
     outage: Option<anyhow::Error>,
+    is_outage_told: bool,
     lost: u64,
 }
 
@@ -54,6 +55,7 @@ impl Recording {
             dispatch,
             goes_on,
             outage: None,
+            is_outage_told: false,
             lost: 0,
         }
     }
@@ -118,13 +120,11 @@ impl Recording {
     /// [`AttachError`] when the counters cannot be read.
     pub(crate) fn tick(&mut self, tracer: &Tracer) -> Result<Option<String>, AttachError> {
         self.line.flush();
-        let was_out = self.outage.is_some();
         self.note_outage();
         let said = self.dispatch.tell(&mut self.line);
         self.read_losses(tracer)?;
-        let outage = self.outage.as_ref().filter(|_| self.goes_on && !was_out);
-        Ok(outage
-            .map(|error| format!("nothing can be written for now: {error:#}"))
+        Ok(self
+            .tell_outage()
             .or_else(|| said.map(|text| format!("the upload waits: {text}"))))
     }
 
@@ -182,6 +182,12 @@ impl Recording {
         }
         self.lost = losses.iter().map(|loss| loss.lost).sum();
         Ok(())
+    }
+
+    fn tell_outage(&mut self) -> Option<String> {
+        let error = self.outage.as_ref().filter(|_| self.goes_on)?;
+        let is_told = std::mem::replace(&mut self.is_outage_told, true);
+        (!is_told).then(|| format!("nothing can be written for now: {error:#}"))
     }
 
     fn note_outage(&mut self) {
