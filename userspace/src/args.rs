@@ -9,8 +9,8 @@ use std::{
 };
 
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand};
-use dial9_bpf_ship::sink::Destination;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
 use dial9_bpf_trace::rotate::Policy;
 
 /// Smallest ring there is, on the one architecture we trace.
@@ -19,7 +19,8 @@ const PAGE_BYTES: u64 = 4096;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done (also when the target exits, the duration is over, or on Ctrl-C)
-  1  a failure of our own: output not writable, disk full, too few descriptors, internal
+  1  a failure of our own: output not writable or another recorder's, disk full,
+     too few descriptors, internal
   2  usage
   3  a privilege is missing
   4  the kernel or its policy refuses
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     /// Decode segments: schemas, counts, time range, metadata, problems.
     Check(CheckArgs),
+    /// Compress segments, or decompress them.
+    Convert(ConvertArgs),
 }
 
 /// `dial9-bpf attach`.
@@ -71,6 +74,9 @@ pub(crate) struct AttachArgs {
     /// Size of all segments in the directory, beyond which the oldest go.
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_size)]
     pub(crate) spool_bytes: NonZeroU64,
+    /// How segments are compressed: dial9 reads gzip only, zstd is smaller.
+    #[arg(long, value_name = "NAME", default_value = "gzip")]
+    pub(crate) compression: CompressionName,
     /// Put segments there and remove them here: `s3://BUCKET/PREFIX` or
     /// `file:///DIR`. Without it, to `DIAL9_S3_BUCKET` and `DIAL9_S3_PREFIX`, if set.
     #[arg(long, value_name = "URL")]
@@ -104,6 +110,51 @@ pub(crate) struct CheckArgs {
     /// Segments: .bin, .bin.gz, or .bin.active.
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
+}
+
+/// `dial9-bpf convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// How the segments are to be compressed: dial9 reads gzip and none.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) to: EncodingName,
+    /// Segments: .bin, .bin.gz or .bin.zst. Each is replaced by the new file.
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// [`Compression`] as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompressionName {
+    Gzip,
+    Zstd,
+}
+
+impl From<CompressionName> for Compression {
+    fn from(name: CompressionName) -> Self {
+        match name {
+            CompressionName::Gzip => Self::Gzip,
+            CompressionName::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// [`Encoding`] as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EncodingName {
+    Gzip,
+    Zstd,
+    None,
+}
+
+impl From<EncodingName> for Encoding {
+    fn from(name: EncodingName) -> Self {
+        match name {
+            EncodingName::Gzip => Self::Gzip,
+            EncodingName::Zstd => Self::Zstd,
+            EncodingName::None => Self::Raw,
+        }
+    }
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -157,6 +208,7 @@ mod tests {
             ("--rotate", "1500ms"),
             ("--max-segment-bytes", "0"),
             ("--spool-bytes", "0"),
+            ("--compression", "none"),
             ("--upload", "ftp://host/x"),
             ("--upload", "s3://"),
             ("--upload-rate", "0"),
@@ -188,6 +240,7 @@ mod tests {
         assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);
         assert_eq!(args.duration, None);
         assert_eq!(args.rotate, None);
+        assert_eq!(args.compression, CompressionName::Gzip);
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
     }

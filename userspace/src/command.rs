@@ -2,3 +2,4 @@
 
 pub(crate) mod attach;
 pub(crate) mod check;
+pub(crate) mod convert;

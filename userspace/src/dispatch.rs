@@ -17,7 +17,7 @@ use std::{
 
 use dial9_bpf_ship::{
     convert::head_of_archive,
-    courier::{Courier, Left, Settings, Upload},
+    courier::{Compression, Courier, Left, Settings, Upload},
     identity::Identity,
     sink::StoreSink,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Shipping {
     pub(crate) identity: Identity,
     /// Size that the spool may have.
     pub(crate) spool_bytes: u64,
+    /// What compressed segments are.
+    pub(crate) compression: Compression,
     /// A store, and its name.
     pub(crate) upload: Option<(Upload<StoreSink>, String)>,
 }
@@ -124,6 +126,7 @@ impl Dispatch {
         let Shipping {
             identity,
             spool_bytes,
+            compression,
             upload,
         } = shipping;
         let (spool, found) = Spool::open(dir, owner, spool_bytes, head_of_archive)?;
@@ -131,10 +134,10 @@ impl Dispatch {
         let active_bytes = Arc::new(AtomicU64::new(0));
         let outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
         let (upload, name) = upload.unzip();
-        let mut settings = Settings::default();
-        if upload.is_none() {
-            settings.pause = COMPRESSIONS;
-        }
+        let settings = Settings {
+            compression,
+            ..Settings::default()
+        };
         let courier = Courier::start(settings, outbox, upload)?;
         let dispatch = Self {
             dir: dir.to_owned(),

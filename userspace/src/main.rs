@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     let result = match &command {
         Command::Attach(args) => command::attach::run(args),
         Command::Check(args) => command::check::run(args),
+        Command::Convert(args) => command::convert::run(args),
     };
     let code = result.unwrap_or_else(|error| {
         stderr::say(format_args!("dial9-bpf: {error:#}"));

@@ -70,6 +70,14 @@ impl Encoding {
             })
     }
 
+    /// The name that a segment's file has in this encoding: `None` when its name
+    /// is not of a segment.
+    pub fn rename(self, path: &Path) -> Option<PathBuf> {
+        let suffix = Self::of_name(path)?.suffix();
+        let name = path.file_name()?.to_str()?.strip_suffix(suffix)?;
+        Some(path.with_file_name(format!("{name}{}", self.suffix())))
+    }
+
     /// What the first bytes of a file say: `None` when they are not of a
     /// segment.
     pub fn of_content(head: &[u8]) -> Option<Self> {
@@ -130,6 +138,23 @@ pub fn convert(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, 
             source,
         }
     })
+}
+
+/// As [`convert`], and removes the first file once the name of the other is on
+/// the disk.
+///
+/// # Errors
+///
+/// [`ConvertError`]; both are there when the removal has failed.
+pub fn replace(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, ConvertError> {
+    let converted = convert(from, to, encoding)?;
+    let removed = sync_name(to).and_then(|()| std::fs::remove_file(from));
+    removed.map_err(|source| ConvertError {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        source,
+    })?;
+    Ok(converted)
 }
 
 /// The first [`HEAD_BYTES`] of what an archive holds, for the recovery of a
@@ -204,6 +229,11 @@ fn decoder(input: BufReader<File>, encoding: Encoding) -> io::Result<Box<dyn Rea
             Box::new(frames)
         }
     })
+}
+
+fn sync_name(path: &Path) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn create(path: &Path, uid: u32, gid: u32) -> io::Result<File> {

@@ -83,6 +83,7 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     let shipping = Shipping {
         identity,
         spool_bytes: args.spool_bytes.get(),
+        compression: args.compression.into(),
         upload,
     };
     let load_bias = identity::load_bias(&target, &plan)?;

@@ -128,6 +128,29 @@ fn a_left_over_is_no_obstacle() {
 }
 
 #[test]
+fn the_new_file_takes_the_place_of_the_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let raw = dir.path().join("a.bin");
+    std::fs::write(&raw, segment(10)).unwrap();
+    let archive = Encoding::Zstd.rename(&raw).unwrap();
+    replace(&raw, &archive, Encoding::Zstd).unwrap();
+    assert!(!raw.exists());
+    assert_eq!(Encoding::Raw.rename(&archive), Some(raw.clone()));
+    replace(&archive, &raw, Encoding::Raw).unwrap();
+    assert!(!archive.exists());
+    assert_eq!(std::fs::read(&raw).unwrap(), segment(10));
+}
+
+#[test]
+fn a_damaged_file_keeps_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("a.bin.gz"), dir.path().join("a.bin"));
+    std::fs::write(&from, GZIP_MAGIC).unwrap();
+    replace(&from, &to, Encoding::Raw).unwrap_err();
+    assert!(from.exists() && !to.exists());
+}
+
+#[test]
 fn names_promise_encodings() {
     for (name, encoding) in [
         ("trace.0.bin", Some(Encoding::Raw)),
@@ -137,6 +160,9 @@ fn names_promise_encodings() {
         ("trace.0.bin.gz.tmp", None),
         ("notes.gz", None),
     ] {
-        assert_eq!(Encoding::of_name(Path::new(name)), encoding, "{name}");
+        let path = Path::new(name);
+        assert_eq!(Encoding::of_name(path), encoding, "{name}");
+        let archive = encoding.map(|_| PathBuf::from("trace.0.bin.zst"));
+        assert_eq!(Encoding::Zstd.rename(path), archive, "{name}");
     }
 }

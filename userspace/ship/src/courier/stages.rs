@@ -4,7 +4,6 @@
 //! and why. Never: a retry; a segment out of the spool before it is where it
 //! should be; the spool locked while a file is read, compressed or put.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use super::shelf::Shelf;
 use super::{Compression, Parcel, Spool};
-use crate::convert::{Encoding, convert};
+use crate::convert::{Encoding, replace};
 use crate::identity::Identity;
 use crate::key::{Ordinal, header_value, object_key};
 use crate::rate::Rate;
@@ -81,16 +80,7 @@ fn archive(segment: SealedSegment) -> Result<CompressedSegment, (SealedSegment, 
     let mut name = segment.path.clone().into_os_string();
     name.push(Encoding::Zstd.suffix());
     let path = PathBuf::from(name);
-    let converted = convert(&segment.path, &path, Encoding::Zstd)
-        .map_err(|error| error.source)
-        .and_then(|converted| {
-            if let Some(dir) = path.parent() {
-                File::open(dir)?.sync_all()?;
-            }
-            std::fs::remove_file(&segment.path)?;
-            Ok(converted)
-        });
-    match converted {
+    match replace(&segment.path, &path, Encoding::Zstd) {
         Ok(converted) => Ok(CompressedSegment {
             path,
             index: segment.index,
@@ -98,7 +88,7 @@ fn archive(segment: SealedSegment) -> Result<CompressedSegment, (SealedSegment, 
             raw_bytes: converted.raw_bytes,
             started_unix_ns: segment.started.unix_ns,
         }),
-        Err(error) => Err((segment, error)),
+        Err(error) => Err((segment, error.source)),
     }
 }
 
