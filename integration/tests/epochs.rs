@@ -114,6 +114,55 @@ fn what_a_killed_tracer_left_is_recovered() {
 }
 
 #[test]
+fn the_next_tracer_uploads_what_a_killed_one_left_in_its_name() {
+    require_root();
+    let (output, store) = (output_dir(), output_dir());
+    let (first, mut second) = (serving(), serving());
+    let of = |program: &TestProgram, service: &str| {
+        let attach = rotating(program, output.path()).arg("--service");
+        attach.arg(service)
+    };
+    let tracer = of(&first, "killed").attached();
+    has_segments(output.path(), 1);
+    tracer.signal(Signal::KILL);
+    assert_eq!(tracer.outcome().code, None);
+
+    let upload = format!("file://{}", store.path().display());
+    let tracer = of(&second, "next").arg("--upload").arg(upload).attached();
+    second.wait_for_progress(100);
+    let outcome = tracer.interrupt();
+    outcome.expect(0);
+    let said = outcome
+        .stderr
+        .iter()
+        .filter(|line| line.contains("spool: "));
+    assert_eq!(said.count(), 1, "{outcome:#?}");
+    let mut objects = Vec::new();
+    collect(store.path(), &mut objects);
+    let keys = objects.iter().map(|object| object.display().to_string());
+    let (killed, next): (Vec<_>, Vec<_>) = keys.partition(|key| key.contains("/service=killed/"));
+    let boot = |program: &TestProgram| format!("-{}/", program.pid());
+    assert!(killed.len() > 1 && killed.iter().all(|key| key.contains(&boot(&first))));
+    assert!(!next.is_empty() && next.iter().all(|key| key.contains(&boot(&second))));
+    assert!(first.exit().success() && second.exit().success());
+}
+
+#[test]
+fn a_spool_has_one_tracer_whatever_the_process() {
+    require_root();
+    let output = output_dir();
+    let (first, second) = (serving(), serving());
+    let tracer = rotating(&first, output.path()).attached();
+    let holder = format!("process {}", tracer.pid());
+    let refused = rotating(&second, output.path()).outcome();
+    refused.expect_failure(1, &["is the spool of", &holder]);
+    has_segments(output.path(), 1);
+    tracer.interrupt().expect(0);
+    Facts::of_dir(output.path()).expect_lossless();
+    assert!(first.exit().success() && second.exit().success());
+}
+
+#[test]
 fn a_small_spool_evicts_the_oldest_and_says_so() {
     require_root();
     let output = output_dir();
