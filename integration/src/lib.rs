@@ -10,6 +10,7 @@
 pub mod demo;
 pub mod driven;
 pub mod kernel;
+pub mod mount;
 pub mod proc;
 pub mod program;
 pub mod segment;

@@ -153,20 +153,33 @@ impl Tracer {
     ///
     /// When it does neither.
     pub fn wait_until_attached(&mut self) -> Result<(), Outcome> {
+        self.wait_until_said("attached")
+    }
+
+    /// Waits for a line that starts so.
+    ///
+    /// # Errors
+    ///
+    /// How it ended, when it ended before.
+    ///
+    /// # Panics
+    ///
+    /// When it does neither.
+    pub fn wait_until_said(&mut self, start: &str) -> Result<(), Outcome> {
         let begin = Instant::now();
         loop {
             let left = wait::LIMIT.saturating_sub(begin.elapsed());
             match self.messages.recv_timeout(left) {
                 Ok(line) => {
-                    let attached = line.starts_with("attached");
+                    let is_it = line.starts_with(start);
                     self.said.push(line);
-                    if attached {
+                    if is_it {
                         return Ok(());
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.take_outcome()),
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("not attached within {:?}: {:#?}", wait::LIMIT, self.said)
+                    panic!("no {start:?} within {:?}: {:#?}", wait::LIMIT, self.said)
                 }
             }
         }

@@ -4,9 +4,17 @@
 //! line that names the cause, a code, a target that goes on. Never: a tracer
 //! that a signal ends.
 
-use std::thread;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
 
-use dial9_bpf_integration::{Attach, Build, TestProgram, output_dir, require_root, segment::files};
+use dial9_bpf_integration::{
+    Attach, Build, Facts, TestProgram, mount, output_dir, require_root,
+    segment::{files, sealed_segments},
+    wait,
+};
 
 #[test]
 fn a_file_may_not_grow_beyond_a_limit() {
@@ -102,4 +110,40 @@ fn more_memory_than_there_is() {
         .outcome();
     outcome.expect_failure(2, &["rings are too many"]);
     assert!(program.exit().success());
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while() {
+    require_root();
+    let scratch = output_dir();
+    let mut program = TestProgram::start("serve", Build::Plain);
+    program.ask("load", "loaded");
+    let small = mount::tmpfs(scratch.path(), "size=6m");
+    let filler = small.path().join("filler");
+    fs::write(&filler, vec![1; 4 << 20]).expect("there is room");
+    let mut tracer = Attach::to(program.pid(), small.path())
+        .arg("--rotate")
+        .arg("1s")
+        .attached();
+    let told = tracer.wait_until_said("nothing can be written for now");
+    told.expect("it goes on");
+    program.ask("rest", "resting");
+    let before = compressed(small.path());
+    fs::remove_file(filler).expect("it is there");
+    wait::until("segments are compressed again", || {
+        (compressed(small.path()) > before + 1).then_some(())
+    });
+    let outcome = tracer.interrupt();
+    outcome.expect(1);
+    let reason = outcome.stderr.last().expect("it says why");
+    assert!(reason.contains("No space left"), "{outcome:#?}");
+    assert!(outcome.stdout.contains("unwritten"), "{outcome:#?}");
+    let facts = Facts::of(&sealed_segments(small.path()));
+    assert!(facts.count("UnwrittenEvent") >= 1, "{:?}", facts.counts);
+    assert!(program.exit().success());
+}
+
+fn compressed(dir: &Path) -> usize {
+    let is_compressed = |path: &&PathBuf| path.extension().is_some_and(|end| end == "gz");
+    files(dir).iter().filter(is_compressed).count()
 }

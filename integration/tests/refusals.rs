@@ -11,7 +11,7 @@ use std::{
 };
 
 use dial9_bpf_integration::{
-    Attach, Build, Facts, Outcome, TestProgram, output_dir, proc, require_root,
+    Attach, Build, Facts, Outcome, TestProgram, mount, output_dir, proc, require_root,
     segment::{files, sealed_segments},
     target_dir::tracer_binary,
     tracer::Tracer,
@@ -277,7 +277,7 @@ fn a_folder_that_cannot_be_written() {
     let file = scratch.path().join("file");
     fs::write(&file, "").expect("it can be written");
     let below_file = file.join("traces");
-    let read_only = Mount::tmpfs(scratch.path(), "ro");
+    let read_only = mount::tmpfs(scratch.path(), "ro");
     for output in [
         below_file,
         read_only.path().to_owned(),
@@ -295,7 +295,7 @@ fn a_disk_that_is_full() {
     let scratch = output_dir();
     let mut program = TestProgram::start("serve", Build::Plain);
     program.ask("load", "loaded");
-    let small = Mount::tmpfs(scratch.path(), "size=2m");
+    let small = mount::tmpfs(scratch.path(), "size=2m");
     let tracer = Attach::to(program.pid(), small.path()).attached();
     // It ends by itself when the disk is full.
     let outcome: Outcome = tracer.outcome();
@@ -319,34 +319,6 @@ fn a_disk_that_is_full() {
 fn is_trace(path: &Path) -> bool {
     path.file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with("trace."))
-}
-
-/// A file system of its own, gone with the value.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn tmpfs(scratch: &Path, options: &str) -> Self {
-        let path = scratch.join("mounted");
-        fs::create_dir(&path).expect("it can be made");
-        let mount = ["-t", "tmpfs", "-o", options, "dial9-bpf-test"];
-        let status = Command::new("mount")
-            .args(mount)
-            .arg(&path)
-            .status()
-            .expect("there is mount");
-        assert!(status.success(), "mount of a tmpfs: {status}");
-        Self(path)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
 }
 
 #[test]
