@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use dial9_bpf_attach::{AttachError, Target, Tracer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -99,7 +100,9 @@ impl<'a> Session<'a> {
             began: _,
         } = self;
         let recorded = recording.finish(tracer);
-        sum_up((target, cost), (end?, window), recorded)
+        let dir = recorded.delivery.dir.display();
+        let end = end.with_context(|| format!("what was recorded is in {dir}"))?;
+        sum_up((target, cost), (end, window), recorded)
     }
 
     /// Passes over the rings until the end.
