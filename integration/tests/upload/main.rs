@@ -30,6 +30,9 @@ use rustix::process::Signal;
 use server::{BUCKET, KEY_ID, SECRET, Server};
 use tokio::runtime::Runtime;
 
+const BY_ENV: &str = "by-env";
+const BY_FLAG: &str = "by-flag";
+
 /// A server, and the address of a proxy before it.
 struct Store {
     runtime: Runtime,
@@ -62,16 +65,17 @@ impl Store {
         self.proxy.serve(listener, self.server.address);
     }
 
-    /// Content of the objects by the segment's index.
-    fn segments(&self) -> BTreeMap<u64, Vec<u8>> {
+    /// Content of the objects by the segment's index; all have the prefix.
+    fn segments(&self, prefix: &str) -> BTreeMap<u64, Vec<u8>> {
         let mut segments = BTreeMap::new();
         for (key, content) in self.server.objects() {
-            let index = index_in(&key);
+            let index = index_in(&key, prefix);
             assert!(segments.insert(index, content).is_none(), "twice: {key}");
         }
         segments
     }
 
+    /// With the store as dial9's environment names it.
     fn attach(&self, program: &TestProgram, output: &Path) -> Attach {
         let env = [
             "env".to_owned(),
@@ -79,20 +83,22 @@ impl Store {
             format!("AWS_SECRET_ACCESS_KEY={SECRET}"),
             "AWS_REGION=us-east-1".to_owned(),
             format!("AWS_ENDPOINT_URL=http://{}", self.address),
+            format!("DIAL9_S3_BUCKET={BUCKET}"),
+            format!("DIAL9_S3_PREFIX={BY_ENV}"),
         ];
-        let words = ["--rotate", "1s", "--service", "shop", "--upload"];
+        let words = ["--rotate", "1s", "--service", "shop"];
         words
             .iter()
             .fold(Attach::to(program.pid(), output), |attach, word| {
                 attach.arg(*word)
             })
-            .arg(format!("s3://{BUCKET}/traces"))
             .under(&env.each_ref().map(String::as_str))
     }
 }
 
-fn index_in(key: &str) -> u64 {
-    assert!(key.starts_with("traces/version=1/date="), "{key}");
+fn index_in(key: &str, prefix: &str) -> u64 {
+    let begin = format!("{prefix}/version=1/date=");
+    assert!(key.starts_with(&begin), "{key}");
     assert!(key.contains("/service=shop/"), "{key}");
     let name = key
         .strip_suffix(".bin.gz")
@@ -168,19 +174,21 @@ fn a_store_that_is_down_at_first_has_everything_in_the_end() {
     // The server takes the first, and we do not hear of it.
     let (output, store) = (output_dir(), Store::down(&[Fault::LoseAnswer]));
     let program = serving();
-    let tracer = store.attach(&program, output.path()).attached();
+    let destination = format!("s3://{BUCKET}/{BY_FLAG}");
+    let attach = store.attach(&program, output.path()).arg("--upload");
+    let tracer = attach.arg(destination).attached();
     let before = wait_for_compressed(output.path(), 2);
-    assert_eq!(store.segments(), BTreeMap::new());
+    assert_eq!(store.segments(BY_FLAG), BTreeMap::new());
     store.open();
     wait::until("segments are put", || {
-        (store.segments().len() > before.len()).then_some(())
+        (store.segments(BY_FLAG).len() > before.len()).then_some(())
     });
     tracer.signal(Signal::TERM);
     let outcome = tracer.outcome();
     outcome.expect(0);
     expect_said(&outcome, &["left in the spool", "0 segments"]);
     expect_empty(output.path());
-    let stored = store.segments();
+    let stored = store.segments(BY_FLAG);
     for (index, content) in &before {
         assert!(
             stored.get(index) == Some(content),
@@ -218,12 +226,12 @@ fn what_sigterm_and_kill_leave_is_put_by_the_next() {
     store.proxy.then(&Fault::Pass);
     let last = store.attach(&program, output.path()).attached();
     wait::until("segments are put", || {
-        (store.segments().len() > waiting).then_some(())
+        (store.segments(BY_ENV).len() > waiting).then_some(())
     });
     let outcome = last.interrupt();
     outcome.expect(0);
     expect_said(&outcome, &["spool: recovered 1", "discarded 0"]);
     expect_empty(output.path());
-    expect_whole(&store.segments(), 3);
+    expect_whole(&store.segments(BY_ENV), 3);
     assert!(program.exit().success());
 }
