@@ -27,7 +27,8 @@ Exit codes:
   5  no such target: never there, gone before attach ended, a kernel thread
   6  nothing to trace in it: not Tokio, not optimized, not x86-64
   7  done, but records were lost
-The first that applies from 1 to 6, else 7, else 0. `check`: 0, or 1 on any problem.";
+The first that applies from 1 to 6, else 7, else 0.
+`check` and `convert`: 0, or 1 on any problem.";
 
 /// Traces unmodified, running Tokio processes into dial9 segments.
 #[derive(Debug, Parser)]
