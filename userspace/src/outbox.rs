@@ -198,3 +198,127 @@ impl CourierSpool for Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::Path,
+        sync::mpsc::{self, Receiver},
+        time::Duration,
+    };
+
+    use dial9_bpf_trace::{
+        clock::Anchor,
+        line::{Config, Line},
+        location::Locations,
+        metadata::Metadata,
+        rotate::Policy,
+        segment::Owner,
+    };
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn identity(service: &str) -> Identity {
+        Identity {
+            service: service.to_owned(),
+            instance: "blue".to_owned(),
+            boot_id: "abcd-7".to_owned(),
+        }
+    }
+
+    fn outbox(dir: &Path, budget_bytes: u64) -> (Outbox, Receiver<Notice>) {
+        let opened = Spool::open(dir, Owner::default(), budget_bytes, head_of_archive);
+        let (spool, _) = opened.expect("it can be listed");
+        let (sender, notices) = mpsc::channel();
+        let own = Arc::new(identity("own"));
+        (Outbox::new(spool, own, Arc::default(), sender), notices)
+    }
+
+    fn scratch() -> TempDir {
+        tempfile::tempdir().expect("there is room")
+    }
+
+    fn closed(dir: &Path, service: &str) -> ClosedSegment {
+        let config = Config {
+            dir: dir.to_owned(),
+            owner: Owner::default(),
+            policy: Policy::new(Duration::from_mins(1), u64::MAX).expect("a minute"),
+            metadata: Metadata {
+                service: Some(service.to_owned()),
+                ..Metadata::default()
+            },
+        };
+        let line = Line::begin(config, Locations::new(&[], 0), Anchor::read());
+        let mut closed = None;
+        line.expect("there is room")
+            .finish(Anchor::read(), &[], &mut |segment| closed = Some(segment));
+        closed.expect("it is closed")
+    }
+
+    #[test]
+    fn a_commit_that_fails_is_tried_again_with_the_next() {
+        let dir = scratch();
+        let (mut outbox, notices) = outbox(dir.path(), u64::MAX);
+        let in_the_way = dir.path().join("trace.0.bin");
+        let first = closed(dir.path(), "own");
+        fs::create_dir(&in_the_way).expect("there is room");
+        outbox.admit(first).expect_err("its name is taken");
+        let told = notices.try_recv();
+        assert!(matches!(told, Ok(Notice::Uncommitted { index: 0, .. })));
+        fs::remove_dir(&in_the_way).expect("it is empty");
+        let second = closed(dir.path(), "own");
+        outbox.admit(second).expect("its name is free");
+        let told: Vec<Notice> = notices.try_iter().collect();
+        let [
+            Notice::Sealed { index: 0, .. },
+            Notice::Sealed { index: 1, .. },
+        ] = &told[..]
+        else {
+            panic!("{told:?}")
+        };
+        assert_eq!(outbox.left().segments, 2);
+    }
+
+    #[test]
+    fn what_somebody_removed_is_lost() {
+        let dir = scratch();
+        let (mut outbox, notices) = outbox(dir.path(), u64::MAX);
+        let segment = closed(dir.path(), "own");
+        fs::remove_file(segment.path()).expect("it is there");
+        outbox.admit(segment).expect_err("it is gone");
+        assert!(matches!(notices.try_recv(), Ok(Notice::Lost { .. })));
+        assert_eq!(outbox.left().segments, 0);
+    }
+
+    #[test]
+    fn what_the_budget_has_no_room_for_is_told() {
+        let dir = scratch();
+        let (mut outbox, notices) = outbox(dir.path(), 1);
+        outbox
+            .admit(closed(dir.path(), "own"))
+            .expect("it is whole");
+        let told: Vec<Notice> = notices.try_iter().collect();
+        let [Notice::Sealed { .. }, Notice::Evicted(gone)] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(gone.index, 0);
+    }
+
+    #[test]
+    fn a_predecessors_segment_keeps_its_identity() {
+        let dir = scratch();
+        let before = closed(dir.path(), "before");
+        before.commit().expect("there is room");
+        let (mut outbox, _notices) = outbox(dir.path(), u64::MAX);
+        outbox
+            .admit(closed(dir.path(), "own"))
+            .expect("it is whole");
+        let mut service = || {
+            let parcel = outbox.claim(&|_| true).expect("it waits");
+            parcel.identity.service.clone()
+        };
+        assert_eq!([service(), service()], ["before", "own"]);
+    }
+}
