@@ -12,6 +12,7 @@
 #![no_main]
 
 mod emit;
+mod exec;
 mod filter;
 mod known;
 mod maps;

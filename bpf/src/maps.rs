@@ -36,8 +36,13 @@ pub static KNOWN: Array<u64> = Array::with_max_entries(KNOWN_TASKS, 0);
 #[map]
 pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
+/// 1 once the target has executed another program.
+#[map]
+pub static EXECUTED: Array<u32> = Array::with_max_entries(1, 0);
+
 /// The process whose hits count, or `NO_TARGET`; alone in `.data`, where the
-/// loader sets it, so that all programs begin and end at one moment.
+/// loader sets it, so that all programs begin and end at one moment. They also
+/// end when the target executes another program.
 #[unsafe(no_mangle)]
 static mut TARGET: u32 = NO_TARGET;
 /// 1 once a hit was lost; alone in `.bss`.
@@ -47,7 +52,7 @@ static mut HAS_LOST: u32 = 0;
 /// 1 when the programs are loaded sleepable and may fault a user page in.
 #[unsafe(no_mangle)]
 static SLEEPABLE: u32 = 0;
-/// The traced process for the scheduler's tracepoint, which runs for all.
+/// The traced process for the scheduler's tracepoints, which run for all.
 #[unsafe(no_mangle)]
 static SCHED_TGID: u32 = 0;
 /// Offset of `tgid` in `struct task_struct`, bytes.
@@ -70,8 +75,20 @@ fn global(value: &'static u32) -> u32 {
 
 #[inline(always)]
 pub fn target() -> u32 {
-    // SAFETY: an aligned word that the loader writes whole.
+    // SAFETY: an aligned word that is written whole.
     unsafe { core::ptr::read_volatile(&raw const TARGET) }
+}
+
+/// Ends the hits: the target has executed another program. Said before done, so
+/// that a loader that begins the hits meanwhile can see it.
+#[inline(always)]
+pub fn end_hits() {
+    if let Some(executed) = EXECUTED.get_ptr_mut(0) {
+        // SAFETY: a map value, an aligned word that only ever becomes 1.
+        unsafe { core::ptr::write_volatile(executed, 1) };
+    }
+    // SAFETY: an aligned word that is written whole.
+    unsafe { core::ptr::write_volatile(&raw mut TARGET, NO_TARGET) }
 }
 
 #[inline(always)]

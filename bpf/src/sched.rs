@@ -52,7 +52,7 @@ fn switch_out() {
 }
 
 #[inline(always)]
-fn tgid(task: *const u8) -> u32 {
+pub fn tgid(task: *const u8) -> u32 {
     // SAFETY: a trusted `task_struct`, and this kernel's offset.
     unsafe { *task.add(task_tgid_offset()).cast::<u32>() }
 }

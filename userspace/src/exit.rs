@@ -51,6 +51,7 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
 fn of_attach(error: &AttachError) -> u8 {
     match error {
         AttachError::NoProcess { .. }
+        | AttachError::Executed { .. }
         | AttachError::NotAProcess { .. }
         | AttachError::KernelThread { .. } => NO_TARGET,
         AttachError::Forbidden { .. } | AttachError::Privilege { .. } => PRIVILEGE,
@@ -104,6 +105,7 @@ mod tests {
     #[test]
     fn a_target_that_is_not_there() {
         assert_eq!(code(AttachError::NoProcess { pid: 1 }), NO_TARGET);
+        assert_eq!(code(AttachError::Executed { pid: 1 }), NO_TARGET);
         assert_eq!(code(AttachError::KernelThread { pid: 2 }), NO_TARGET);
         assert_eq!(
             code(AttachError::NotAProcess { pid: 3, leader: 1 }),

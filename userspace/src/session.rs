@@ -116,6 +116,9 @@ impl<'a> Session<'a> {
         let mut before = self.snapshot(Duration::ZERO);
         loop {
             let is_empty = self.recording.pass(tracer);
+            if tracer.has_executed()? {
+                return Ok(End::TargetExecuted);
+            }
             let elapsed = self.began.elapsed();
             if elapsed >= before.elapsed + STATUS_INTERVAL {
                 if let Some(text) = self.recording.tick(tracer)? {
@@ -139,7 +142,11 @@ impl<'a> Session<'a> {
                 return Ok(End::DurationOver);
             }
             if is_empty && has_exited(self.target, PASS_INTERVAL) {
-                return Ok(End::TargetExited);
+                return Ok(if tracer.has_executed()? {
+                    End::TargetExecuted
+                } else {
+                    End::TargetExited
+                });
             }
         }
     }

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// The programs of the kernel object: uprobes at Tokio's sites, and the one
-/// tracepoint that keeps a thread's on-CPU time.
-pub(crate) const PROGRAMS: [&str; 8] = [
+/// The programs of the kernel object: uprobes at Tokio's sites, and the
+/// tracepoints that keep a thread's on-CPU time and see the target's exec.
+pub(crate) const PROGRAMS: [&str; 9] = [
     "park",
     "poll_end",
     "poll_start",
+    "sched_process_exec",
     "sched_switch",
     "spawn",
     "terminate",

@@ -14,6 +14,12 @@ pub enum AttachError {
         /// The pid asked for.
         pid: u32,
     },
+    /// The process has executed another program, or its own again.
+    #[error("process {pid} has executed another program")]
+    Executed {
+        /// The process.
+        pid: u32,
+    },
     /// The id is a thread's.
     #[error("{pid} is a thread of process {leader}")]
     NotAProcess {

@@ -18,8 +18,10 @@ use dial9_bpf_probes::plan::Probe;
 
 use crate::{AttachError, link::LinkKind, privilege, sys};
 
-/// Name of the scheduler's program in the object.
+/// Name of the scheduler's program in the object, and of its tracepoint.
 pub(crate) const SCHED_SWITCH: &str = "sched_switch";
+/// The same of the program that sees the target's exec.
+pub(crate) const SCHED_PROCESS_EXEC: &str = "sched_process_exec";
 
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {

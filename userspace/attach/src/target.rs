@@ -38,6 +38,7 @@ const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
 pub struct Target {
     pid: u32,
     start_ticks: u64,
+    start_stack: u64,
     executable: File,
     executable_id: (u64, u64),
     path: PathBuf,
@@ -80,12 +81,14 @@ impl Target {
         let executable = File::open(&link).map_err(refused)?;
         let metadata = executable.metadata().map_err(refused)?;
         let executable_id = (metadata.dev(), metadata.ino());
-        if Stat::read(pid)?.start_ticks != stat.start_ticks {
+        let now = Stat::read(pid)?;
+        if now.start_ticks != stat.start_ticks {
             return Err(gone());
         }
         Ok(Self {
             pid,
             start_ticks: stat.start_ticks,
+            start_stack: now.start_stack,
             executable,
             executable_id,
             path: path_of(path, executable_id),
@@ -160,12 +163,15 @@ impl Target {
     }
 
     /// Whether the process is still this one, running this executable. Where we
-    /// cannot look, it is.
+    /// cannot look, it is. The same executable, executed again, has its stack
+    /// elsewhere, unless the target's addresses are not randomized.
     pub fn is_same(&self) -> bool {
         let id = fs::metadata(format!("/proc/{}/exe", self.pid))
             .map(|metadata| (metadata.dev(), metadata.ino()));
         let is_started = match Stat::read(self.pid) {
-            Ok(stat) => stat.start_ticks == self.start_ticks,
+            Ok(stat) => {
+                (stat.start_ticks, stat.start_stack) == (self.start_ticks, self.start_stack)
+            }
             Err(error) => !matches!(error, AttachError::NoProcess { .. }),
         };
         id.ok() == Some(self.executable_id) && is_started
@@ -217,6 +223,8 @@ fn check_namespace() -> Result<(), AttachError> {
 struct Stat {
     flags: u64,
     start_ticks: u64,
+    /// Where the stack began when the program did; 0 where we may not look.
+    start_stack: u64,
 }
 
 impl Stat {
@@ -226,10 +234,16 @@ impl Stat {
 
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        // After the name: state is field 3, flags field 9, starttime field 22.
+        // After the name: state is field 3, flags field 9, starttime field 22,
+        // startstack field 28.
         let flags = fields.nth(6)?.parse().ok()?;
         let start_ticks = fields.nth(12)?.parse().ok()?;
-        Some(Self { flags, start_ticks })
+        let start_stack = fields.nth(5)?.parse().ok()?;
+        Some(Self {
+            flags,
+            start_ticks,
+            start_stack,
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     AttachError, Target,
     btf::TaskOffsets,
     link::{LinkKind, Links},
-    program::{Abilities, Programs, SCHED_SWITCH, refused},
+    program::{Abilities, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
     rings::{Rings, os_error},
 };
 
@@ -83,6 +83,7 @@ pub struct Tracer {
     ebpf: Ebpf,
     abilities: Abilities,
     cpu_time_behind: Option<String>,
+    exec_unseen: Option<String>,
     has_remembered: bool,
 }
 
@@ -106,9 +107,12 @@ impl Tracer {
             .into_iter()
             .map(|probe| Ok((probe, relocated.load(probe)?)))
             .collect::<Result<_, AttachError>>()?;
-        let cpu_time_behind = attach_scheduler(&mut ebpf)
-            .err()
-            .map(|error| error.in_full());
+        let mut refusal = |tracepoint| {
+            let error = attach_tracepoint(&mut ebpf, tracepoint).err()?;
+            Some(error.in_full())
+        };
+        let cpu_time_behind = refusal(SCHED_SWITCH);
+        let exec_unseen = refusal(SCHED_PROCESS_EXEC);
         Ok(Self {
             links: Vec::new(),
             rings,
@@ -116,6 +120,7 @@ impl Tracer {
             ebpf,
             abilities,
             cpu_time_behind,
+            exec_unseen,
             has_remembered: false,
         })
     }
@@ -125,6 +130,7 @@ impl Tracer {
     ///
     /// # Errors
     /// [`AttachError::NoProcess`] when the target ended meanwhile,
+    /// [`AttachError::Executed`] when its program did,
     /// [`AttachError::Link`] with what the kernel answered.
     pub fn attach(&mut self, target: &Target, plan: &Plan) -> Result<(), AttachError> {
         self.forget_tasks()?;
@@ -155,7 +161,13 @@ impl Tracer {
             })?);
         }
         self.links = links;
-        self.set_target(target.pid())
+        self.set_target(target.pid())?;
+        // Seen before the word was set, it did not end the hits.
+        if self.has_executed()? {
+            self.detach();
+            return Err(AttachError::Executed { pid: target.pid() });
+        }
+        Ok(())
     }
 
     /// Ends the hits, all at one moment, then detaches, which takes a while;
@@ -210,6 +222,27 @@ impl Tracer {
     /// Why CPU times lag behind by up to a tick; `None` when they are exact.
     pub fn cpu_time_behind(&self) -> Option<&str> {
         self.cpu_time_behind.as_deref()
+    }
+
+    /// Whether the target has executed another program, or its own again, since
+    /// the programs were loaded: then its hits have ended.
+    ///
+    /// # Errors
+    /// [`AttachError::Kernel`] when the word cannot be read.
+    pub fn has_executed(&self) -> Result<bool, AttachError> {
+        let executed: Array<&MapData, u32> = self
+            .ebpf
+            .map("EXECUTED")
+            .ok_or_else(|| absent("EXECUTED"))?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        let word = executed.get(&0, 0);
+        Ok(word.map_err(|error| map_unreadable(&error))? == 1)
+    }
+
+    /// Why [`Tracer::has_executed`] never says so; `None` when it does.
+    pub fn exec_unseen(&self) -> Option<&str> {
+        self.exec_unseen.as_deref()
     }
 
     /// What was lost so far; only counts above zero.
@@ -301,20 +334,20 @@ fn load_maps(
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
 }
 
-/// Attaches to the scheduler's switches, for exact CPU times; where the kernel
-/// or its policy refuses, CPU times lag.
-fn attach_scheduler(ebpf: &mut Ebpf) -> Result<(), AttachError> {
+/// Attaches a program to the tracepoint of its name. Where the kernel or its
+/// policy refuses, a recording can do without.
+fn attach_tracepoint(ebpf: &mut Ebpf, name: &str) -> Result<(), AttachError> {
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::Btf {
         reason: error.to_string(),
     })?;
-    let doing = "attach to sched_switch";
-    let failed = |error: ProgramError| refused(doing, os_error(&error));
+    let doing = format!("attach to {name}");
+    let failed = |error: ProgramError| refused(&doing, os_error(&error));
     let program: &mut BtfTracePoint = ebpf
-        .program_mut(SCHED_SWITCH)
-        .ok_or_else(|| absent(SCHED_SWITCH))?
+        .program_mut(name)
+        .ok_or_else(|| absent(name))?
         .try_into()
         .map_err(failed)?;
-    program.load(SCHED_SWITCH, &btf).map_err(failed)?;
+    program.load(name, &btf).map_err(failed)?;
     program.attach().map_err(failed)?;
     Ok(())
 }

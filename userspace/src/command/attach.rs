@@ -232,5 +232,9 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
         let (probe, reason) = (miss.probe.name(), &miss.reason);
         stderr::say(format_args!("missing: {probe}: {reason}"));
     }
+    if let Some(reason) = tracer.exec_unseen() {
+        let late = "an exec of the target is noticed a second late, or not at all";
+        stderr::say(format_args!("missing: exec: {late}: {reason}"));
+    }
     Ok(began)
 }
