@@ -30,6 +30,17 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The process that it has started.
+///
+/// # Panics
+///
+/// When it has none or several.
+pub fn only_child(pid: u32) -> u32 {
+    let children = read(pid, &format!("task/{pid}/children"));
+    let only = children.trim().parse();
+    only.unwrap_or_else(|error| panic!("children of {pid}: {children:?}: {error}"))
+}
+
 /// Lines of its memory map.
 ///
 /// # Panics

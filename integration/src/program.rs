@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 
-use crate::{target_dir::test_program, wait};
+use crate::{proc, target_dir::test_program, wait};
 
 /// How a test program is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl Build {
 #[derive(Debug)]
 pub struct TestProgram {
     child: Child,
+    pid: u32,
     words: ChildStdin,
     lines: Receiver<String>,
     path: PathBuf,
@@ -79,8 +80,32 @@ impl TestProgram {
     pub fn start_with(name: &str, build: Build, prepare: impl FnOnce(&mut Command)) -> Self {
         let path = test_program(name, build).unwrap_or_else(|error| panic!("{error:#}"));
         let mut command = Command::new(&path);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
+        let mut program = Self::run(command, path);
+        let ready = program.hear();
+        assert_eq!(ready, format!("ready {}", program.pid()));
+        program
+    }
+
+    /// Starts `name` with one argument in a pid namespace of its own, as a
+    /// container's first process is.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be built or does not get ready.
+    pub fn start_in_pid_namespace(name: &str, build: Build, arg: &Path) -> Self {
+        let path = test_program(name, build).unwrap_or_else(|error| panic!("{error:#}"));
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command.arg(&path).arg(arg);
+        let mut program = Self::run(command, path);
+        assert_eq!(program.hear(), "ready 1");
+        program.pid = proc::only_child(program.child.id());
+        program
+    }
+
+    fn run(mut command: Command, path: PathBuf) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -92,20 +117,18 @@ impl TestProgram {
                 .map_while(Result::ok)
                 .try_for_each(|line| send.send(line))
         });
-        let mut program = Self {
+        Self {
+            pid: child.id(),
             child,
             words,
             lines,
             path,
-        };
-        let ready = program.hear();
-        assert_eq!(ready, format!("ready {}", program.pid()));
-        program
+        }
     }
 
-    /// Its process id.
+    /// Its process id, as we see it.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Its executable.

@@ -4,6 +4,8 @@
 //! equal numbers of polls, wakes, ends, spawns and blocking runs. Never: a
 //! tolerance.
 
+use std::path::Path;
+
 use dial9_bpf_integration::{
     Attach, Build, Facts, TestProgram, output_dir, require_root,
     truth::{self, TrueTask},
@@ -40,6 +42,18 @@ fn of_tasks_with_different_layouts() {
     }
 }
 
+/// We see the target by another number than it sees itself.
+#[test]
+fn of_a_target_in_a_pid_namespace() {
+    require_root();
+    let output = output_dir();
+    let counted = output.path().join("truth.tsv");
+    let program = TestProgram::start_in_pid_namespace("aligned", Build::Plain, &counted);
+    let facts = told_of(program, output.path());
+    facts.expect_lossless().expect_at_rest();
+    truth::expect_told(&truth::read(&counted), &facts, true);
+}
+
 fn check(build: Build, exact_spawns: bool) {
     let (truth, facts) = trace("truth", build);
     let mut kinds: Vec<&str> = truth.iter().map(|task| task.kind.as_str()).collect();
@@ -66,12 +80,18 @@ fn trace(program: &str, build: Build) -> (Vec<TrueTask>, Facts) {
     require_root();
     let output = output_dir();
     let counted = output.path().join("truth.tsv");
-    let mut program = TestProgram::start_with(program, build, |command| {
+    let program = TestProgram::start_with(program, build, |command| {
         command.arg(&counted);
     });
-    let tracer = Attach::to(program.pid(), output.path()).attached();
+    let facts = told_of(program, output.path());
+    (truth::read(&counted), facts)
+}
+
+/// What the trace tells of a program's work.
+fn told_of(mut program: TestProgram, output: &Path) -> Facts {
+    let tracer = Attach::to(program.pid(), output).attached();
     program.ask("go", "done");
     tracer.interrupt().expect(0);
     assert!(program.exit().success());
-    (truth::read(&counted), Facts::of_dir(output.path()))
+    Facts::of_dir(output)
 }
