@@ -1,8 +1,14 @@
 //! The id of a task, from the array of known tasks or from its header. The rules
 //! are in `dial9_bpf_abi::known`.
 
-use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_copy_from_user};
-use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
+use aya_ebpf::helpers::{
+    bpf_ktime_get_ns, bpf_probe_read_user,
+    generated::{self, bpf_copy_from_user},
+};
+use core::{
+    intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg},
+    mem::MaybeUninit,
+};
 use dial9_bpf_abi::{
     cookie::{self, BY_VTABLE},
     known::{STATE_COMPLETE, id_of, index, is_known_form, is_vacant, occupied, vacant},
@@ -97,4 +103,30 @@ pub fn read_user(address: u64) -> Option<u64> {
         )
     };
     (status == 0).then_some(value)
+}
+
+/// Up to 24 bytes of the target's memory, with zeros behind them.
+#[inline(always)]
+pub fn read_user_piece(address: u64, bytes: u64) -> Option<[u64; 3]> {
+    if bytes > 24 {
+        return None;
+    }
+    let mut words = MaybeUninit::<[u64; 3]>::uninit();
+    let first: *mut u64 = words.as_mut_ptr().cast();
+    let from = address as *const core::ffi::c_void;
+    // SAFETY: three words are ours, and each is written, one by one: an array's
+    // literal would be a `memset` call, which the linker refuses. The helpers
+    // check the source.
+    let status = unsafe {
+        first.write_volatile(0);
+        first.add(1).write_volatile(0);
+        first.add(2).write_volatile(0);
+        if is_sleepable() {
+            bpf_copy_from_user(first.cast(), bytes as u32, from)
+        } else {
+            generated::bpf_probe_read_user(first.cast(), bytes as u32, from)
+        }
+    };
+    // SAFETY: written above.
+    (status == 0).then_some(unsafe { words.assume_init() })
 }

@@ -1,8 +1,9 @@
-//! The kernel side of dial9-bpf: one program for each probe.
+//! The kernel side of dial9-bpf: one program for each probe, and one for each of
+//! the kernel's tracepoints that tell of the target.
 //!
 //! In: hits. Out: records in the CPU's ring, or a counted loss. Never: a
-//! decision that userspace could take, a loop over data, a log line in the
-//! shipped object.
+//! decision that userspace could take, a loop over data but the few pieces of a
+//! text, a log line in the shipped object.
 #![no_std]
 #![expect(
     internal_features,
@@ -15,7 +16,9 @@ mod emit;
 mod exec;
 mod filter;
 mod known;
+mod life;
 mod maps;
+mod panic;
 mod sched;
 mod task;
 mod worker;

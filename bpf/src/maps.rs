@@ -64,6 +64,24 @@ static TASK_PID: u32 = 0;
 /// Offset of `se.sum_exec_runtime` in `struct task_struct`, bytes.
 #[unsafe(no_mangle)]
 static TASK_CPU_NS: u32 = 0;
+/// Offset of `signal` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_SIGNAL: u32 = 0;
+/// Offset of `live` in `struct signal_struct`, bytes.
+#[unsafe(no_mangle)]
+static SIGNAL_LIVE: u32 = 0;
+/// Offset of `group_exit_code` in `struct signal_struct`, bytes.
+#[unsafe(no_mangle)]
+static SIGNAL_STATUS: u32 = 0;
+/// Offset of `sa.sa_handler` in `struct k_sigaction`, bytes.
+#[unsafe(no_mangle)]
+static ACTION_HANDLER: u32 = 0;
+/// Offset of `si_code` in `struct kernel_siginfo`, bytes.
+#[unsafe(no_mangle)]
+static INFO_CODE: u32 = 0;
+/// Offset of `_sifields._sigfault._addr` in `struct kernel_siginfo`, bytes.
+#[unsafe(no_mangle)]
+static INFO_ADDRESS: u32 = 0;
 
 /// Reads a global that the loader may have set: the compiler must not fold it,
 /// the verifier (frozen `.rodata`) does.
@@ -126,4 +144,34 @@ pub fn task_pid_offset() -> usize {
 #[inline(always)]
 pub fn task_cpu_ns_offset() -> usize {
     global(&TASK_CPU_NS) as usize
+}
+
+#[inline(always)]
+pub fn task_signal_offset() -> usize {
+    global(&TASK_SIGNAL) as usize
+}
+
+#[inline(always)]
+pub fn signal_live_offset() -> usize {
+    global(&SIGNAL_LIVE) as usize
+}
+
+#[inline(always)]
+pub fn signal_status_offset() -> usize {
+    global(&SIGNAL_STATUS) as usize
+}
+
+#[inline(always)]
+pub fn action_handler_offset() -> usize {
+    global(&ACTION_HANDLER) as usize
+}
+
+#[inline(always)]
+pub fn info_code_offset() -> usize {
+    global(&INFO_CODE) as usize
+}
+
+#[inline(always)]
+pub fn info_address_offset() -> usize {
+    global(&INFO_ADDRESS) as usize
 }

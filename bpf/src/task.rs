@@ -28,7 +28,7 @@ pub fn poll_start(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let cookie = attach_cookie(&ctx);
-    let header = task_header(&ctx, cookie);
+    let header = register(&ctx, cookie);
     let Some(task_id) = task_id(header, cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
@@ -99,7 +99,7 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let cookie = attach_cookie(&ctx);
-    let header = task_header(&ctx, cookie);
+    let header = register(&ctx, cookie);
     let (Some(task_id), Some(vtable)) =
         (task_id(header, cookie), read_user(header + HEADER_VTABLE))
     else {
@@ -127,7 +127,7 @@ fn task_event(
     if !cookie::counts(cookie, flags(ctx)) {
         return 0;
     }
-    let Some(task_id) = identify(task_header(ctx, cookie), cookie) else {
+    let Some(task_id) = identify(register(ctx, cookie), cookie) else {
         hit.lose(LossCause::UserFault);
         return 0;
     };
@@ -144,7 +144,7 @@ fn task_event(
 }
 
 #[inline(always)]
-fn attach_cookie(ctx: &ProbeContext) -> u64 {
+pub fn attach_cookie(ctx: &ProbeContext) -> u64 {
     // SAFETY: the context is the program's own.
     unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }
 }
@@ -165,13 +165,13 @@ fn flags(ctx: &ProbeContext) -> u64 {
     registers(ctx).eflags
 }
 
-/// The task header, in the register that the cookie names by its number in
-/// instruction encoding.
+/// What is in the register that the cookie names by its number in instruction
+/// encoding: the task header, where the hit is about a task.
 ///
 /// Each arm reads on its own: the verifier refuses a context pointer plus a
 /// variable, which is what the compiler makes of loads it can merge.
 #[inline(always)]
-fn task_header(ctx: &ProbeContext, cookie: u64) -> u64 {
+pub fn register(ctx: &ProbeContext, cookie: u64) -> u64 {
     macro_rules! read {
         ($field:ident) => {
             // SAFETY: a field of the program's own context.

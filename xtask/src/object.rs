@@ -7,14 +7,18 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// The programs of the kernel object: uprobes at Tokio's sites, and the
-/// tracepoints that keep a thread's on-CPU time and see the target's exec.
-pub(crate) const PROGRAMS: [&str; 9] = [
+/// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
+/// tracepoints on switches, exits, signals and the target's exec.
+pub(crate) const PROGRAMS: [&str; 13] = [
+    "panic_location",
+    "panic_message",
     "park",
     "poll_end",
     "poll_start",
     "sched_process_exec",
+    "sched_process_exit",
     "sched_switch",
+    "signal_deliver",
     "spawn",
     "terminate",
     "unpark",
@@ -245,13 +249,16 @@ mod tests {
     fn a_whole_object_passes() {
         let contents = check(&object(&PROGRAMS, LICENSE)).unwrap();
         assert_eq!(contents.programs.len(), PROGRAMS.len());
-        assert_eq!(contents.programs[0], "uprobe.s park");
+        assert_eq!(contents.programs[0], "uprobe.s panic_location");
         assert_eq!(contents.btf_bytes, 4);
     }
 
     #[test]
     fn a_program_too_few_or_too_many_is_refused() {
-        refused(&object(&PROGRAMS[1..], LICENSE), "missing: [\"park\"]");
+        refused(
+            &object(&PROGRAMS[1..], LICENSE),
+            "missing: [\"panic_location\"]",
+        );
         let more = [&PROGRAMS[..], &["new"]].concat();
         refused(&object(&more, LICENSE), "not expected: [\"new\"]");
     }

@@ -11,4 +11,5 @@ pub mod known;
 pub mod limits;
 pub mod loss;
 pub mod record;
+pub mod text;
 pub mod thread;

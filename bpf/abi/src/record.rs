@@ -4,6 +4,8 @@
 //! begins with a [`RecordHeader`]. A ring entry costs 8 bytes more (the kernel's
 //! `struct bpf_ringbuf_hdr`).
 
+use crate::text::PIECE_BYTES;
+
 /// Which record follows the header. A newtype, not an enum: kernel bytes are
 /// untrusted until `decode` has looked at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,9 +29,17 @@ impl RecordKind {
     pub const UNPARK: Self = Self(7);
     /// Hits of this thread were lost before this point: [`Gap`]. Not a hit.
     pub const GAP: Self = Self(8);
+    /// The target's last thread exits: [`Exit`].
+    pub const EXIT: Self = Self(9);
+    /// A thread gets a signal that ends the target: [`Signal`].
+    pub const SIGNAL: Self = Self(10);
+    /// A thread panics: [`Panic`].
+    pub const PANIC: Self = Self(11);
+    /// A piece of a text about a panic: [`Text`].
+    pub const TEXT: Self = Self(12);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 7] = [
+    pub const HITS: [Self; 11] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -37,6 +47,10 @@ impl RecordKind {
         Self::TERMINATE,
         Self::PARK,
         Self::UNPARK,
+        Self::EXIT,
+        Self::SIGNAL,
+        Self::PANIC,
+        Self::TEXT,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -50,6 +64,10 @@ impl RecordKind {
             Self::PARK => "park",
             Self::UNPARK => "unpark",
             Self::GAP => "gap",
+            Self::EXIT => "exit",
+            Self::SIGNAL => "signal",
+            Self::PANIC => "panic",
+            Self::TEXT => "text",
             _ => return None,
         })
     }
@@ -149,6 +167,54 @@ pub struct Gap {
     pub lost: u64,
 }
 
+/// The target's last thread exits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Exit {
+    /// Kind `EXIT`; the thread is the last.
+    pub header: RecordHeader,
+    /// The process's status as `wait(2)` reports it.
+    pub status: u64,
+}
+
+/// A thread gets a signal whose default action ends the process, and the target
+/// has no handler for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Signal {
+    /// Kind `SIGNAL`; the thread is the one that gets it.
+    pub header: RecordHeader,
+    /// The signal's number.
+    pub number: u32,
+    /// `si_code`: who sent it (man 2 sigaction).
+    pub code: i32,
+    /// `si_addr`, which means something in a fault only.
+    pub address: u64,
+}
+
+/// A thread panics. The pieces of the file's name follow, with the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Panic {
+    /// Kind `PANIC`.
+    pub header: RecordHeader,
+    /// Line of the `panic!`, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+/// A piece of a text. The pieces of one text have one time and follow each other
+/// in the ring, but for other threads' records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Text {
+    /// Kind `TEXT`; the flags say which piece this is ([`crate::text`]).
+    pub header: RecordHeader,
+    /// The text's bytes, as the target has them; 0 behind its end.
+    pub bytes: [u8; PIECE_BYTES],
+}
+
 const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
@@ -156,3 +222,7 @@ const _: () = assert!(size_of::<TaskRecord>() == 24);
 const _: () = assert!(size_of::<Spawn>() == 32);
 const _: () = assert!(size_of::<Park>() == 24);
 const _: () = assert!(size_of::<Gap>() == 24);
+const _: () = assert!(size_of::<Exit>() == 24);
+const _: () = assert!(size_of::<Signal>() == 32);
+const _: () = assert!(size_of::<Panic>() == 24);
+const _: () = assert!(size_of::<Text>() == 40);

@@ -4,7 +4,8 @@
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
 use dial9_bpf_abi::record::{
-    Gap, Park, PollEnd, PollStart, RecordHeader, RecordKind, Spawn, TaskRecord,
+    Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
+    TaskRecord, Text,
 };
 
 /// One record, by kind.
@@ -26,6 +27,14 @@ pub enum Record {
     Unpark(Park),
     /// Hits of a thread were lost.
     Gap(Gap),
+    /// The target's last thread exits.
+    Exit(Exit),
+    /// A thread gets a signal that ends the target.
+    Signal(Signal),
+    /// A thread panics.
+    Panic(Panic),
+    /// A piece of a text.
+    Text(Text),
 }
 
 /// Bytes that are not a record.
@@ -99,6 +108,30 @@ impl Record {
                     lost,
                 })
             }),
+            RecordKind::EXIT => words(bytes).map(|[w, ts, status]| {
+                Self::Exit(Exit {
+                    header: header(w, ts),
+                    status,
+                })
+            }),
+            RecordKind::SIGNAL => words(bytes).map(|[w, ts, facts, address]| {
+                let [number, code] = halves(facts);
+                Self::Signal(Signal {
+                    header: header(w, ts),
+                    number,
+                    code: code.cast_signed(),
+                    address,
+                })
+            }),
+            RecordKind::PANIC => words(bytes).map(|[w, ts, place]| {
+                let [line, column] = halves(place);
+                Self::Panic(Panic {
+                    header: header(w, ts),
+                    line,
+                    column,
+                })
+            }),
+            RecordKind::TEXT => text(bytes).map(Self::Text),
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -117,6 +150,10 @@ impl Record {
             Self::Spawn(record) => &record.header,
             Self::Park(record) | Self::Unpark(record) => &record.header,
             Self::Gap(record) => &record.header,
+            Self::Exit(record) => &record.header,
+            Self::Signal(record) => &record.header,
+            Self::Panic(record) => &record.header,
+            Self::Text(record) => &record.header,
         }
     }
 
@@ -154,6 +191,22 @@ impl Record {
                 put(cpu_ns);
             }
             Self::Gap(Gap { header: _, lost }) => put(lost),
+            Self::Exit(Exit { header: _, status }) => put(status),
+            Self::Signal(Signal {
+                header: _,
+                number,
+                code,
+                address,
+            }) => {
+                put(joined(number, code.cast_unsigned()));
+                put(address);
+            }
+            Self::Panic(Panic {
+                header: _,
+                line,
+                column,
+            }) => put(joined(line, column)),
+            Self::Text(Text { header: _, bytes }) => out.extend_from_slice(&bytes),
         }
     }
 }
@@ -193,6 +246,30 @@ fn park(bytes: &[u8]) -> Option<Park> {
     })
 }
 
+#[inline]
+fn text(bytes: &[u8]) -> Option<Text> {
+    let (head, bytes) = bytes.split_at_checked(size_of::<RecordHeader>())?;
+    let [w, ts] = words(head)?;
+    Some(Text {
+        header: header(w, ts),
+        bytes: bytes.try_into().ok()?,
+    })
+}
+
+/// A word as two fields, in the order of their addresses.
+fn halves(word: u64) -> [u32; 2] {
+    let bytes = word.to_ne_bytes();
+    let (halves, _) = bytes.as_chunks::<4>();
+    [halves[0], halves[1]].map(u32::from_ne_bytes)
+}
+
+fn joined(first: u32, second: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,14 +287,14 @@ mod tests {
 
         #[test]
         fn a_record_of_any_kind_survives_a_round_trip(
-            kind in 0u16..12, words in proptest::collection::vec(any::<u64>(), 2..6)
+            kind in 0u16..16, words in proptest::collection::vec(any::<u64>(), 2..6)
         ) {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
-                1 => 40,
-                2 | 3 | 5..=8 => 24,
-                4 => 32,
+                1 | 12 => 40,
+                2 | 3 | 5..=9 | 11 => 24,
+                4 | 10 => 32,
                 _ => 0,
             };
             match Record::decode(&bytes) {

@@ -10,13 +10,15 @@ use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, Event, EvictionEvent, GapEvent, LossEvent, ParkEvent,
-    PollEndEvent, PollStartEvent, SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent,
-    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
+    PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
+    SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
+    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
 use crate::segment::Evicted;
+use crate::texts::TextId;
 
 /// Largest batch, bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -161,6 +163,8 @@ impl Encoder {
                     lost,
                 });
             }
+            Event::Panic(ref panicked) => self.panic(panicked, locations),
+            Event::TargetEnd(ref end) => self.target_end(end, locations),
         }
     }
 
@@ -276,6 +280,69 @@ impl Encoder {
             sched_wait_ns: None,
             tid: park.tid,
         });
+    }
+
+    fn panic(&mut self, panicked: &Panicked, locations: &Locations) {
+        let Panicked {
+            ts_ns,
+            tid,
+            task_id,
+            worker,
+            at: PanicPlace { file, line, column },
+            message,
+            is_message_cut,
+        } = *panicked;
+        let event = PanicEvent {
+            ts_ns,
+            tid,
+            worker_id: worker.map(u64::from),
+            task_id: (task_id > 0).then_some(task_id),
+            file: self.text(file, locations),
+            line: (line > 0).then_some(line),
+            column: (column > 0).then_some(column),
+            message: self.text(message, locations),
+            message_cut: is_message_cut,
+        };
+        self.wire.write_infallible(&event);
+    }
+
+    fn target_end(&mut self, end: &TargetEnd, locations: &Locations) {
+        let TargetEnd {
+            ts_ns,
+            how,
+            tid,
+            fault_address,
+            panic,
+        } = *end;
+        let (exit_code, signal, core_dumped) = match how {
+            Ended::Exit { code } => (Some(code), None, None),
+            Ended::Signal {
+                number,
+                is_core_dumped,
+            } => (None, Some(number), Some(is_core_dumped)),
+        };
+        let signal_name = signal
+            .and_then(signal_name)
+            .map(|name| self.wire.intern_string_infallible(name));
+        let (PanicPlace { file, line, column }, message) = panic.unwrap_or_default();
+        let event = TargetEndEvent {
+            ts_ns,
+            exit_code,
+            signal,
+            signal_name,
+            core_dumped,
+            tid,
+            fault_address,
+            panic_file: self.text(file, locations),
+            panic_line: (line > 0).then_some(line),
+            panic_column: (column > 0).then_some(column),
+            panic_message: self.text(message, locations),
+        };
+        self.wire.write_infallible(&event);
+    }
+
+    fn text(&mut self, text: Option<TextId>, locations: &Locations) -> Option<InternedString> {
+        text.map(|text| self.wire.intern_string_infallible(locations.text(text)))
     }
 
     #[inline]

@@ -7,9 +7,12 @@
 //!
 //! Times are `CLOCK_MONOTONIC` in ns. Task ids are Tokio's `task::Id`.
 
+use std::fmt;
+
 use dial9_trace_format::{InternedString, TraceEvent};
 
 use crate::location::LocationId;
+use crate::texts::TextId;
 
 /// One event, before encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,10 @@ pub enum Event {
         /// Hits lost.
         lost: u64,
     },
+    /// A thread panicked.
+    Panic(Panicked),
+    /// The target ended.
+    TargetEnd(TargetEnd),
 }
 
 impl Event {
@@ -106,7 +113,9 @@ impl Event {
             | Self::Terminate { ts_ns, .. }
             | Self::Wake { ts_ns, .. }
             | Self::Blocking { ts_ns, .. }
-            | Self::Gap { ts_ns, .. } => ts_ns,
+            | Self::Gap { ts_ns, .. }
+            | Self::Panic(Panicked { ts_ns, .. })
+            | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }
     }
 }
@@ -122,6 +131,128 @@ pub struct ParkEvent {
     pub cpu_ns: u64,
     /// Its thread.
     pub tid: u32,
+}
+
+/// A panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked {
+    /// When; before the panic's hook.
+    pub ts_ns: u64,
+    /// The thread.
+    pub tid: u32,
+    /// The task that it polled; 0 outside polls.
+    pub task_id: u64,
+    /// The worker that polled it; `None` for a closure of the blocking pool.
+    pub worker: Option<u32>,
+    /// Where.
+    pub at: PanicPlace,
+    /// The message, where it is a text.
+    pub message: Option<TextId>,
+    /// Whether the message goes on.
+    pub is_message_cut: bool,
+}
+
+/// Where a panic happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PanicPlace {
+    /// Path of the source file.
+    pub file: Option<TextId>,
+    /// Line, from 1; 0 where it is not known.
+    pub line: u32,
+    /// Column, from 1; 0 where it is not known.
+    pub column: u32,
+}
+
+/// The target's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetEnd {
+    /// When its last thread exited.
+    pub ts_ns: u64,
+    /// How.
+    pub how: Ended,
+    /// The thread that got the signal, where the signal was one thread's.
+    pub tid: Option<u32>,
+    /// The address of a fault.
+    pub fault_address: Option<u64>,
+    /// Where that thread was panicking, and with which message.
+    pub panic: Option<(PanicPlace, Option<TextId>)>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It exited.
+    Exit {
+        /// With this code.
+        code: u8,
+    },
+    /// A signal ended it.
+    Signal {
+        /// The signal's number.
+        number: u8,
+        /// Whether a core was written.
+        is_core_dumped: bool,
+    },
+}
+
+impl Ended {
+    /// From a status as `wait(2)` reports it.
+    pub(crate) fn of_status(status: u64) -> Self {
+        let [low, code, ..] = status.to_le_bytes();
+        match low & 0x7f {
+            0 => Self::Exit { code },
+            number => Self::Signal {
+                number,
+                is_core_dumped: low & 0x80 != 0,
+            },
+        }
+    }
+}
+
+impl fmt::Display for TargetEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.how {
+            Ended::Exit { code } => write!(f, "exit code {code}")?,
+            Ended::Signal { number, .. } => write!(f, "signal {number}")?,
+        }
+        if let Ended::Signal { number, .. } = self.how
+            && let Some(name) = signal_name(number)
+        {
+            write!(f, " ({name})")?;
+        }
+        self.tid.map_or(Ok(()), |tid| write!(f, ", thread {tid}"))
+    }
+}
+
+/// The name of a signal that can end a process (include/uapi/asm-generic/signal.h,
+/// as on x86-64).
+pub(crate) const fn signal_name(number: u8) -> Option<&'static str> {
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        16 => "SIGSTKFLT",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        26 => "SIGVTALRM",
+        27 => "SIGPROF",
+        29 => "SIGIO",
+        30 => "SIGPWR",
+        31 => "SIGSYS",
+        _ => return None,
+    })
 }
 
 /// [`Event::Wake`]'s worker when the waking thread is none.
@@ -259,5 +390,34 @@ wire! {
         duration_ns: u64,
         events: u64,
         cause: InternedString,
+    }
+}
+wire! {
+    /// Ours: a panic, at the time before its hook.
+    PanicEvent {
+        #[traceevent(role = "thread_id")]
+        tid: u32,
+        worker_id: Option<u64>,
+        task_id: Option<u64>,
+        file: Option<InternedString>,
+        line: Option<u32>,
+        column: Option<u32>,
+        message: Option<InternedString>,
+        message_cut: bool,
+    }
+}
+wire! {
+    /// Ours: how the target ended.
+    TargetEndEvent {
+        exit_code: Option<u8>,
+        signal: Option<u8>,
+        signal_name: Option<InternedString>,
+        core_dumped: Option<bool>,
+        tid: Option<u32>,
+        fault_address: Option<u64>,
+        panic_file: Option<InternedString>,
+        panic_line: Option<u32>,
+        panic_column: Option<u32>,
+        panic_message: Option<InternedString>,
     }
 }

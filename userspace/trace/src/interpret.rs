@@ -17,14 +17,16 @@ use dial9_bpf_abi::record::{
 };
 
 use crate::decode::Record;
-use crate::event::{Event, NO_WORKER, ParkEvent};
+use crate::event::{Event, NO_WORKER, ParkEvent, TargetEnd};
 use crate::location::{LocationId, Locations};
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
+use life::Life;
 
 mod lane;
+mod life;
 
 /// Largest worker id that a wake can name.
 const MAX_WAKE_WORKER: u32 = 253;
@@ -48,6 +50,7 @@ pub struct Interpreter {
     threads: Threads,
     tasks: Tasks,
     workers: Workers,
+    life: Life,
     stats: Stats,
 }
 
@@ -59,6 +62,7 @@ impl Interpreter {
             threads: Threads::default(),
             tasks: Tasks::new(),
             workers: Workers::default(),
+            life: Life::default(),
             stats: Stats::default(),
         }
     }
@@ -73,6 +77,11 @@ impl Interpreter {
         &self.stats
     }
 
+    /// How the target ended, once it has.
+    pub fn target_end(&self) -> Option<&TargetEnd> {
+        self.life.end()
+    }
+
     /// Every worker id given so far.
     pub fn workers(&self) -> impl Iterator<Item = u32> + use<> {
         self.workers.given()
@@ -84,13 +93,23 @@ impl Interpreter {
         self.stats.records.count(record);
         match record {
             Record::PollStart(start) => self.poll_start(start, out),
-            Record::PollEnd(end) => self.poll_end(end, out),
+            Record::PollEnd(end) => {
+                self.get_over(end.header.tid, out);
+                self.poll_end(end, out);
+            }
             Record::Wake(wake) => self.wake(wake, out),
             Record::Spawn(spawn) => self.spawn(spawn, out),
-            Record::Terminate(task) => self.terminate(task, out),
+            Record::Terminate(task) => {
+                self.get_over(task.header.tid, out);
+                self.terminate(task, out);
+            }
             Record::Park(park) => self.park(park, ParkSide::Park, out),
             Record::Unpark(park) => self.park(park, ParkSide::Unpark, out),
             Record::Gap(gap) => self.gap(gap, out),
+            Record::Panic(panic) => self.panic(panic, out),
+            Record::Text(text) => self.text(text, out),
+            Record::Signal(signal) => self.signal(signal, out),
+            Record::Exit(exit) => self.exit(exit, out),
         }
     }
 
@@ -121,8 +140,9 @@ impl Interpreter {
         pairs
     }
 
-    /// Ends the recording: closes what the kernel lost and nobody reported.
-    /// Polls that are truly open stay open.
+    /// Ends the recording: closes what the kernel lost and nobody reported, and
+    /// says the panics whose message has not come. Polls that are truly open stay
+    /// open.
     pub fn finish(
         &mut self,
         now_ns: u64,
@@ -143,6 +163,7 @@ impl Interpreter {
         for thread in self.threads.iter_mut() {
             end_gap(thread, now_ns, &mut closing);
         }
+        self.get_over_all(out);
         self.rotate(out);
     }
 
@@ -349,6 +370,11 @@ impl Interpreter {
 
     fn gap(&mut self, gap: &Gap, out: &mut impl FnMut(&Event, &Locations)) {
         let Gap { header, lost } = *gap;
+        if header.flags & FLAG_GAP_ALL_THREADS == 0 {
+            self.get_over(header.tid, out);
+        } else {
+            self.get_over_all(out);
+        }
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let pending = PendingGap {
             since_ns: header.ts_ns,

@@ -34,4 +34,5 @@ pub mod sort;
 pub mod spool;
 pub mod stats;
 mod tasks;
+pub mod texts;
 mod threads;

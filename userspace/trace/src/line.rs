@@ -16,9 +16,10 @@
 //!   next. Nothing is added, so that the sums over the sequence are exact;
 //!   dial9's readers discard a start without an end at the end of a file, and
 //!   an end without a start at its begin.
-//! - Two kinds of event keep a time before their segment: the announcement of a
-//!   task (its spawn), and the end of a poll that a gap closes (its first lost
-//!   hit), where the gap is known only after the boundary.
+//! - Three kinds of event keep a time before their segment: the announcement of a
+//!   task (its spawn), the end of a poll that a gap closes (its first lost hit),
+//!   where the gap is known only after the boundary, and a panic whose message came
+//!   after it.
 //! - A worker that is busy throughout a segment has no park in it that would bind
 //!   it to its thread. No park is made up: the counts would be false. The
 //!   metadata says it, `dial9-bpf.worker_threads`.
@@ -34,6 +35,7 @@ use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 
 use crate::clock::Anchor;
 use crate::decode::Record;
+use crate::event::TargetEnd;
 use crate::interpret::{Interpreter, OpenGap};
 use crate::location::Locations;
 use crate::loss::{Loss, LossLedger};
@@ -228,6 +230,7 @@ impl Line {
         self.close(end, true, sealed);
         Finished {
             stats: *self.stats(),
+            target_end: self.target_end().copied(),
             undecoded: self.undecoded.0,
             late: self.late,
             unsorted: self.sorter.late(),
@@ -249,6 +252,11 @@ impl Line {
     /// Counters since the start.
     pub fn stats(&self) -> &Stats {
         self.interpreter.stats()
+    }
+
+    /// How the target ended, once it has.
+    pub fn target_end(&self) -> Option<&TargetEnd> {
+        self.interpreter.target_end()
     }
 
     /// Records whose bytes did not decode, since the start.
@@ -340,6 +348,8 @@ impl Line {
 pub struct Finished {
     /// Counters of records and events.
     pub stats: Stats,
+    /// How the target ended, where that was seen.
+    pub target_end: Option<TargetEnd>,
     /// Records whose bytes did not decode.
     pub undecoded: u64,
     /// Records that came after the segment of their time.

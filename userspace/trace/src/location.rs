@@ -1,13 +1,15 @@
 //! What a task is called in the trace.
 //!
 //! In: the target's task types, in the order of the plan's vtables, and the
-//! vtable words of records. Out: small ids for names, so that an event carries
+//! vtable words of records; the texts of panics. Out: small ids for names, so that an event carries
 //! no string. Never: an empty name, a table that bad records can grow without
 //! bound.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+
+use crate::texts::{TextId, Texts};
 
 /// A task type of the target; its position is the vtable's index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,7 @@ pub struct Locations {
     load_bias: u64,
     /// Types of the plan; ids above belong to strangers.
     types: usize,
+    texts: Texts,
 }
 
 impl Locations {
@@ -63,6 +66,7 @@ impl Locations {
             by_address: HashMap::default(),
             load_bias,
             types: types.len(),
+            texts: Texts::default(),
         };
         for task_type in types {
             let name = match task_type.name.as_deref() {
@@ -109,6 +113,16 @@ impl Locations {
     /// The name, never empty.
     pub fn name(&self, id: LocationId) -> &str {
         &self.names[id.0 as usize]
+    }
+
+    /// Keeps a text of a panic.
+    pub(crate) fn add_text(&mut self, text: &str) -> TextId {
+        self.texts.add(text)
+    }
+
+    /// The text of a panic.
+    pub fn text(&self, id: TextId) -> &str {
+        self.texts.get(id)
     }
 
     /// Number of names.

@@ -9,15 +9,16 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
-    Gap, Park, PollEnd, PollStart, RecordHeader, RecordKind, Spawn, TaskRecord,
+    Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
+    TaskRecord, Text,
 };
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, PollEndEvent,
-    PollStartEvent, SegmentMetadataEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent,
-    WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, PanicEvent,
+    PollEndEvent, PollStartEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent,
+    TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 /// What an event means, and each of its fields.
@@ -151,6 +152,58 @@ const GAP: Meaning = (
         ),
     ],
 );
+const PANIC: Meaning = (
+    "ours: a thread panicked, also where the panic was caught; a panic that is resumed is one more",
+    &[
+        TID,
+        (
+            "worker_id",
+            "the worker, if the thread was polling a task of the runtime",
+        ),
+        (
+            "task_id",
+            "tokio::task::Id of what the thread was polling; absent outside polls seen to begin",
+        ),
+        (
+            "file",
+            "source file of the panic; absent without symbols, and of a panic that is resumed",
+        ),
+        ("line", "line, from 1; absent with the file"),
+        ("column", "column, from 1; absent with the file"),
+        (
+            "message",
+            "the payload, if it is a text and the panic unwinds; absent in panic=abort builds",
+        ),
+        (
+            "message_cut",
+            "the message goes on: only its first 504 bytes are copied",
+        ),
+    ],
+);
+const TARGET_END: Meaning = (
+    "ours: how the target ended; at its last thread's exit",
+    &[
+        ("exit_code", "absent where a signal ended it"),
+        ("signal", "number of the signal that ended it"),
+        ("signal_name", "absent for real-time signals"),
+        ("core_dumped", "whether a core was written"),
+        (
+            "tid",
+            "thread that got the signal; absent where the signal was the process's, as kill -9",
+        ),
+        (
+            "fault_address",
+            "address whose access failed, of signals that stand for a fault",
+        ),
+        (
+            "panic_file",
+            "of the panic that this thread had not got over; absent without one",
+        ),
+        ("panic_line", "as above"),
+        ("panic_column", "as above"),
+        ("panic_message", "as above"),
+    ],
+);
 
 fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     let schema = T::schema_entry();
@@ -190,7 +243,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 14] {
+fn events() -> [(PathBuf, String); 16] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -206,6 +259,8 @@ fn events() -> [(PathBuf, String); 14] {
         event::<GapEvent>(GAP),
         event::<EvictionEvent>(EVICTION),
         event::<UnwrittenEvent>(UNWRITTEN),
+        event::<PanicEvent>(PANIC),
+        event::<TargetEndEvent>(TARGET_END),
     ]
 }
 
@@ -240,7 +295,9 @@ fn records() -> (PathBuf, String) {
         "The records of the rings (bpf/abi/src/record.rs); integers in the machine's order.\n\
          Columns: offset and size in bytes, field, unit.\n\nkinds:",
     );
-    for kind in RecordKind::HITS.into_iter().chain([RecordKind::GAP]) {
+    let mut kinds = [&RecordKind::HITS[..], &[RecordKind::GAP]].concat();
+    kinds.sort_unstable();
+    for kind in kinds {
         write!(text, " {}={}", kind.0, kind.name().unwrap()).unwrap();
     }
     text.push('\n');
@@ -292,7 +349,35 @@ fn records() -> (PathBuf, String) {
         lost: "hits lost since the thread's last record"
     });
     record(&mut text, "gap", size_of::<Gap>(), &fields);
+    life_records(&mut text);
     ("record-layout.txt".into(), text)
+}
+
+fn life_records(text: &mut String) {
+    let head = "as above";
+    let fields = fields!(Exit {
+        header: head,
+        status: "as wait(2) reports it"
+    });
+    record(text, "exit", size_of::<Exit>(), &fields);
+    let fields = fields!(Signal {
+        header: head,
+        number: "the signal's",
+        code: "si_code",
+        address: "si_addr"
+    });
+    record(text, "signal", size_of::<Signal>(), &fields);
+    let fields = fields!(Panic {
+        header: head,
+        line: "from 1",
+        column: "from 1"
+    });
+    record(text, "panic", size_of::<Panic>(), &fields);
+    let fields = fields!(Text {
+        header: head,
+        bytes: "a piece of a text, by its flags (bpf/abi/src/text.rs)"
+    });
+    record(text, "text", size_of::<Text>(), &fields);
 }
 
 #[test]

@@ -3,6 +3,9 @@
 //! In: one call for each record and event. Out: named counters, since the
 //! start. Never: a number that is not also explained here.
 
+use dial9_bpf_abi::record::Text;
+use dial9_bpf_abi::text::Piece;
+
 use crate::decode::Record;
 use crate::event::Event;
 
@@ -39,6 +42,10 @@ pub struct Stats {
     pub zero_tasks: u64,
     /// Spawns of tasks that were already known: no event.
     pub repeated_spawns: u64,
+    /// Texts of which pieces are missing, or that are no UTF-8: absent.
+    pub unreadable_texts: u64,
+    /// Pieces that belong to no text.
+    pub stray_pieces: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
 }
@@ -62,6 +69,16 @@ pub struct RecordCounts {
     pub unpark: u64,
     /// Gaps.
     pub gap: u64,
+    /// Exits of the last thread.
+    pub exit: u64,
+    /// Signals that end the target.
+    pub signal: u64,
+    /// Panics.
+    pub panic: u64,
+    /// Messages of panics: their first pieces.
+    pub message: u64,
+    /// Other pieces of texts.
+    pub piece: u64,
 }
 
 impl RecordCounts {
@@ -76,11 +93,16 @@ impl RecordCounts {
             Record::Park(_) => &mut self.park,
             Record::Unpark(_) => &mut self.unpark,
             Record::Gap(_) => &mut self.gap,
+            Record::Exit(_) => &mut self.exit,
+            Record::Signal(_) => &mut self.signal,
+            Record::Panic(_) => &mut self.panic,
+            Record::Text(text) if is_first_of_message(text) => &mut self.message,
+            Record::Text(_) => &mut self.piece,
         };
         *counter += 1;
     }
 
-    /// Hits among them: all but the gaps.
+    /// Hits among them: all but the gaps. A text counts as often as it has pieces.
     pub fn hits(&self) -> u64 {
         let Self {
             poll_start,
@@ -91,9 +113,20 @@ impl RecordCounts {
             park,
             unpark,
             gap: _,
+            exit,
+            signal,
+            panic,
+            message,
+            piece,
         } = *self;
-        poll_start + poll_end + wake + spawn + terminate + park + unpark
+        let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
+        of_tasks + exit + signal + panic + message + piece
     }
+}
+
+fn is_first_of_message(text: &Text) -> bool {
+    let piece = Piece::unpack(text.header.flags);
+    piece.is_some_and(|piece| piece.is_message && piece.index == 0)
 }
 
 /// Events by kind.
@@ -117,6 +150,10 @@ pub struct EventCounts {
     pub blocking: u64,
     /// Gaps.
     pub gap: u64,
+    /// Panics.
+    pub panic: u64,
+    /// The target's end.
+    pub target_end: u64,
 }
 
 impl EventCounts {
@@ -132,6 +169,8 @@ impl EventCounts {
             Event::Wake { .. } => &mut self.wake,
             Event::Blocking { .. } => &mut self.blocking,
             Event::Gap { .. } => &mut self.gap,
+            Event::Panic(_) => &mut self.panic,
+            Event::TargetEnd(_) => &mut self.target_end,
         };
         *counter += 1;
     }
@@ -148,7 +187,10 @@ impl EventCounts {
             wake,
             blocking,
             gap,
+            panic,
+            target_end,
         } = *self;
-        poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking + gap
+        let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
+        of_tasks + gap + panic + target_end
     }
 }

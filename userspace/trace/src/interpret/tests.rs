@@ -5,6 +5,7 @@ use crate::location::TaskType;
 
 mod gaps;
 mod lanes;
+mod life;
 mod polls;
 mod tasks;
 
@@ -243,5 +244,7 @@ fn line(event: &Event, locations: &Locations) -> String {
         } => {
             format!("{ts_ns} gap {duration_ns} tid {tid} lost {lost}")
         }
+        Event::Panic(panicked) => life::panic_line(&panicked, locations),
+        Event::TargetEnd(end) => life::end_line(&end, locations),
     }
 }
