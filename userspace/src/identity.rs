@@ -4,7 +4,7 @@
 //! a value that is not known.
 
 use dial9_bpf_attach::{AttachError, Target};
-use dial9_bpf_probes::plan::Plan;
+use dial9_bpf_probes::plan::{Binary, Plan, Site};
 use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
 use dial9_bpf_trace::{
     location::TaskType,
@@ -81,7 +81,8 @@ pub(crate) fn task_types(plan: &Plan) -> Vec<TaskType> {
 /// # Errors
 /// [`AttachError`] when the target's mappings cannot be read.
 pub(crate) fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError> {
-    let Some(site) = plan.sites.first() else {
+    let in_executable = |site: &&Site| site.binary == Binary::Executable;
+    let Some(site) = plan.sites.iter().find(in_executable) else {
         return Ok(0);
     };
     Ok(target

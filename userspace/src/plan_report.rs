@@ -160,6 +160,7 @@ fn sites_table(plan: &Plan) -> String {
     for site in &plan.sites {
         let Site {
             probe,
+            binary: _,
             file_offset,
             address: _,
             class,

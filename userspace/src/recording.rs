@@ -65,6 +65,12 @@ impl Recording {
         self.line.stats()
     }
 
+    /// Takes note of what turned out to be missing since the segment began; its
+    /// end says it.
+    pub(crate) fn note_absent(&mut self, absent: &[(&'static str, String)]) {
+        self.line.note_absent(absent);
+    }
+
     /// Bytes of all segments so far, uncompressed.
     pub(crate) fn bytes(&self) -> u64 {
         self.dispatch.tally().raw_bytes + self.line.bytes()

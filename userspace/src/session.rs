@@ -188,6 +188,7 @@ fn sum_up(
         executable: target.path(),
         end: end_of_all,
         reason: end.reason(),
+        target_end: finished.target_end,
         stats,
         undecoded: finished.undecoded,
         unwritten: finished.unwritten,

@@ -60,6 +60,8 @@ fn hits(records: &RecordCounts, losses: &[Loss]) -> [u64; Probe::ALL.len()] {
             Probe::Terminate => (RecordKind::TERMINATE, records.terminate),
             Probe::Park => (RecordKind::PARK, records.park),
             Probe::Unpark => (RecordKind::UNPARK, records.unpark),
+            Probe::Panic => (RecordKind::PANIC, records.panic),
+            Probe::PanicMessage => (RecordKind::TEXT, records.message),
         };
         let lost = losses.iter().filter(|loss| loss.kind == kind);
         recorded + lost.map(|loss| loss.total).sum::<u64>()

@@ -6,6 +6,7 @@ use std::{fmt::Write as _, path::Path};
 
 use bytesize::ByteSize;
 use dial9_bpf_trace::{
+    event::TargetEnd,
     line::Finished,
     stats::{EventCounts, Stats},
 };
@@ -27,6 +28,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) end: Snapshot,
     /// Why it ended.
     pub(crate) reason: &'a str,
+    /// How the target ended, where that is known.
+    pub(crate) target_end: Option<TargetEnd>,
     /// Everything that was counted.
     pub(crate) stats: &'a Stats,
     /// Records whose bytes did not decode.
@@ -51,6 +54,9 @@ impl Summary<'_> {
             self.end.elapsed.as_secs_f64(),
             self.reason
         );
+        if let Some(end) = self.target_end {
+            writeln!(out, "the target ended: {end}").expect("to a string");
+        }
         for (name, count) in event_rows(&self.stats.events) {
             row(&mut out, name, &thousands(count));
         }
@@ -81,6 +87,8 @@ impl Summary<'_> {
             ("polls cut by gaps", self.stats.polls_cut_by_gap),
             ("too late to be sorted", self.late),
             ("out of order", self.stats.out_of_order),
+            ("unreadable texts", self.stats.unreadable_texts),
+            ("stray pieces of texts", self.stats.stray_pieces),
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }
@@ -128,7 +136,7 @@ pub(crate) fn output(finished: &Finished, delivery: &Delivery) -> Vec<(&'static 
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 10] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 11] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -139,6 +147,7 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 10] {
         ("parks", events.park),
         ("unparks", events.unpark),
         ("blocking tasks", events.blocking),
+        ("panics", events.panic),
         ("gaps", events.gap),
     ]
 }
@@ -185,6 +194,8 @@ fn row(out: &mut String, name: &str, value: &str) {
 mod tests {
     use std::time::Duration;
 
+    use dial9_bpf_trace::event::Ended;
+
     use super::*;
 
     fn events() -> EventCounts {
@@ -198,6 +209,8 @@ mod tests {
             wake: 208_930,
             blocking: 1_000,
             gap: 0,
+            panic: 0,
+            target_end: 0,
         }
     }
 
@@ -213,6 +226,7 @@ mod tests {
                 paid: Some(Duration::from_millis(250)),
             },
             reason: "the duration is over",
+            target_end: None,
             stats,
             undecoded: 0,
             unwritten: 0,
@@ -246,6 +260,7 @@ mod tests {
           parks                   20,000
           unparks                 20,000
           blocking tasks          1,000
+          panics                  0
           gaps                    0
           lost                    0
           hits that are no event  1,234 (other code at the instruction, or a poll that began unseen)
@@ -284,6 +299,7 @@ mod tests {
           parks                   20,000
           unparks                 20,000
           blocking tasks          1,000
+          panics                  0
           gaps                    9
           lost                    5,678
           undecoded               4
@@ -295,6 +311,25 @@ mod tests {
           segment                 dial9-traces/trace.0.bin
           size                    10.0 MiB, 8.4 bytes/event raw
         ");
+    }
+
+    #[test]
+    fn how_the_target_ended_is_a_line_of_its_own() {
+        let stats = Stats::default();
+        let mut summary = summary(&stats);
+        summary.target_end = Some(TargetEnd {
+            ts_ns: 1,
+            how: Ended::Signal {
+                number: 11,
+                is_core_dumped: false,
+            },
+            tid: Some(1234),
+            fault_address: None,
+            panic: None,
+        });
+        let text = summary.render();
+        let line = "the target ended: signal 11 (SIGSEGV), thread 1234";
+        assert_eq!(text.lines().nth(1), Some(line), "{text}");
     }
 
     #[test]

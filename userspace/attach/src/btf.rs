@@ -57,6 +57,51 @@ impl TaskOffsets {
     }
 }
 
+/// Offsets that the programs on exits and signals use, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LifeOffsets {
+    /// `signal` in `struct task_struct`.
+    pub signal: u32,
+    /// `live` in `struct signal_struct`.
+    pub live: u32,
+    /// `group_exit_code` in `struct signal_struct`.
+    pub status: u32,
+    /// `sa.sa_handler` in `struct k_sigaction`.
+    pub handler: u32,
+    /// `si_code` in `struct kernel_siginfo`.
+    pub code: u32,
+    /// `_sifields._sigfault._addr` in `struct kernel_siginfo`.
+    pub address: u32,
+}
+
+impl LifeOffsets {
+    /// The running kernel's offsets.
+    ///
+    /// # Errors
+    /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
+    pub fn of_running_kernel() -> Result<Self, AttachError> {
+        let bytes = fs::read(VMLINUX).map_err(|error| AttachError::Btf {
+            reason: format!("{VMLINUX}: {error}"),
+        })?;
+        Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
+            reason: "signal_struct, k_sigaction or kernel_siginfo lacks a member".to_owned(),
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let btf = Btf::parse(bytes)?;
+        let info = |path: &[&str]| btf.offset("kernel_siginfo", path);
+        Some(Self {
+            signal: btf.offset("task_struct", &["signal"])?,
+            live: btf.offset("signal_struct", &["live"])?,
+            status: btf.offset("signal_struct", &["group_exit_code"])?,
+            handler: btf.offset("k_sigaction", &["sa", "sa_handler"])?,
+            code: info(&["si_code"])?,
+            address: info(&["_sifields", "_sigfault", "_addr"])?,
+        })
+    }
+}
+
 /// One type's place in the type section.
 struct Type {
     at: usize,
@@ -185,11 +230,24 @@ mod tests {
         );
     }
 
+    /// `si_code` and `si_addr` are where user programs see them
+    /// (include/uapi/asm-generic/siginfo.h, x86-64).
+    #[test]
+    fn a_signal_is_laid_out_as_users_see_it() {
+        let offsets = LifeOffsets::of_running_kernel().expect("this kernel has BTF");
+        assert_eq!((offsets.code, offsets.address), (8, 16), "{offsets:?}");
+        assert!(
+            offsets.signal > 0 && offsets.status > offsets.live,
+            "{offsets:?}"
+        );
+    }
+
     #[test]
     fn truncated_type_information_is_refused() {
         let bytes = fs::read(VMLINUX).expect("this kernel has BTF");
         for len in [0, 3, 12, 24, 100, bytes.len() / 2] {
             assert_eq!(TaskOffsets::parse(&bytes[..len]), None, "{len} bytes");
+            assert_eq!(LifeOffsets::parse(&bytes[..len]), None, "{len} bytes");
         }
     }
 }

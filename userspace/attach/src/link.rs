@@ -32,7 +32,7 @@ pub enum LinkKind {
 pub(crate) struct Links(Vec<OwnedFd>);
 
 impl Links {
-    /// Attaches the program to all sites, or to none.
+    /// Attaches the program to all sites, which are in one file, or to none.
     ///
     /// # Errors
     /// The kernel's answer; what was already attached is detached again.
@@ -42,7 +42,10 @@ impl Links {
         target: &Target,
         sites: &[&Site],
     ) -> io::Result<Self> {
-        let path = CString::new(target.executable_link())?;
+        let Some(binary) = sites.first().map(|site| site.binary) else {
+            return Ok(Self(Vec::new()));
+        };
+        let path = CString::new(target.link_to(binary)?)?;
         if kind == LinkKind::Multi {
             let offsets: Vec<u64> = sites.iter().map(|site| site.file_offset).collect();
             let cookies: Vec<u64> = sites.iter().map(|site| site.cookie.pack()).collect();

@@ -7,7 +7,7 @@
 use std::{fs, io};
 
 use dial9_bpf_abi::cookie::Cookie;
-use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+use dial9_bpf_probes::plan::{Binary, InstructionClass, Plan, Probe, Site};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Abilities, AttachError, Options, Target, Tracer, target::Mapping};
@@ -129,6 +129,9 @@ impl Prices {
         record
             + match probe {
                 Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
+                // The location, or the exception and its payload; and a short text.
+                Probe::Panic => 5.0 * self.user_read_ns,
+                Probe::PanicMessage => 9.0 * self.user_read_ns,
                 Probe::PollStart | Probe::Wake | Probe::Terminate => self.known_task_ns,
                 // The id, the state and the vtable of a new task.
                 Probe::Spawn => 3.0 * self.user_read_ns,
@@ -187,6 +190,7 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
     let address = trial.function as usize as u64;
     let site = Site {
         probe: trial.probe,
+        binary: Binary::Executable,
         file_offset: own_file_offset(address)?,
         address,
         class: trial.class,

@@ -22,6 +22,8 @@ use crate::{AttachError, link::LinkKind, privilege, sys};
 pub(crate) const SCHED_SWITCH: &str = "sched_switch";
 /// The same of the program that sees the target's exec.
 pub(crate) const SCHED_PROCESS_EXEC: &str = "sched_process_exec";
+/// Names of the programs that tell how the target ends.
+pub(crate) const LIFE: [&str; 2] = ["sched_process_exit", "signal_deliver"];
 
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {
@@ -33,6 +35,8 @@ pub(crate) const fn program_name(probe: Probe) -> &'static str {
         Probe::Terminate => "terminate",
         Probe::Park => "park",
         Probe::Unpark => "unpark",
+        Probe::Panic => "panic_location",
+        Probe::PanicMessage => "panic_message",
     }
 }
 

@@ -15,6 +15,7 @@ use std::{
     path::PathBuf,
 };
 
+use dial9_bpf_probes::plan::Binary;
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
@@ -32,6 +33,8 @@ const DELETED: &str = " (deleted)";
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Largest executable that is read, bytes.
 const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
+/// The library that unwinds stacks, on glibc systems.
+const UNWINDER: &str = "/libgcc_s.so.1";
 
 /// A process, known by pid and start time; pids are reused, this pair is not.
 #[derive(Debug)]
@@ -43,6 +46,7 @@ pub struct Target {
     executable_id: (u64, u64),
     path: PathBuf,
     pidfd: OwnedFd,
+    unwinder: Option<File>,
 }
 
 impl Target {
@@ -93,6 +97,7 @@ impl Target {
             executable_id,
             path: path_of(path, executable_id),
             pidfd,
+            unwinder: open_mapped(pid, UNWINDER),
         })
     }
 
@@ -123,24 +128,33 @@ impl Target {
         format!("/proc/self/fd/{}", self.executable.as_raw_fd())
     }
 
+    /// The same for any of the target's files with sites.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] when the target has no such file.
+    pub(crate) fn link_to(&self, binary: Binary) -> io::Result<String> {
+        match (binary, &self.unwinder) {
+            (Binary::Executable, _) => Ok(self.executable_link()),
+            (Binary::Unwinder, Some(file)) => Ok(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            (Binary::Unwinder, None) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     /// The bytes of the executable.
     ///
     /// # Errors
     /// [`AttachError::Proc`] when it cannot be read or is over 2 GiB.
     pub fn read_executable(&self) -> Result<Vec<u8>, AttachError> {
-        let failed = |source| AttachError::Proc {
+        read_file(&self.executable).map_err(|source| AttachError::Proc {
             path: self.path.display().to_string(),
             source,
-        };
-        let len = self.executable.metadata().map_err(failed)?.len();
-        if len > MAX_EXECUTABLE_BYTES {
-            return Err(failed(io::Error::other(format!(
-                "{len} bytes is too large"
-            ))));
-        }
-        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
-        (&self.executable).read_to_end(&mut bytes).map_err(failed)?;
-        Ok(bytes)
+        })
+    }
+
+    /// The bytes of the library that unwinds the target's stacks; `None` where
+    /// none is mapped or it cannot be read.
+    pub fn read_unwinder(&self) -> Option<Vec<u8>> {
+        read_file(self.unwinder.as_ref()?).ok()
     }
 
     /// Run-time address of the instruction at `file_offset` of the executable.
@@ -217,6 +231,38 @@ fn check_namespace() -> Result<(), AttachError> {
     } else {
         Err(AttachError::PidNamespace)
     }
+}
+
+fn read_file(file: &File) -> io::Result<Vec<u8>> {
+    let len = file.metadata()?.len();
+    if len > MAX_EXECUTABLE_BYTES {
+        return Err(io::Error::other(format!("{len} bytes is too large")));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    file.take(MAX_EXECUTABLE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The file that the process has mapped as code and whose path ends like this:
+/// the very file, also where it was replaced; otherwise the one at its path as the
+/// process sees it.
+fn open_mapped(pid: u32, ending: &str) -> Option<File> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let path = &line[line.find('/')?..];
+        let mapping = Mapping::parse(line).filter(|mapping| mapping.is_code)?;
+        if !path.trim_end_matches(DELETED).ends_with(ending) {
+            return None;
+        }
+        let Mapping { start, end, .. } = mapping;
+        File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+            .or_else(|_| File::open(format!("/proc/{pid}/root{path}")))
+            .ok()
+            .filter(|file| {
+                file.metadata()
+                    .is_ok_and(|file| file.ino() == mapping.inode)
+            })
+    })
 }
 
 /// What /proc/PID/stat says (man 5 `proc_pid_stat`).

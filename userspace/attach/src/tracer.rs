@@ -20,9 +20,9 @@ use dial9_bpf_probes::plan::{Plan, Probe, Site};
 
 use crate::{
     AttachError, Target,
-    btf::TaskOffsets,
+    btf::{LifeOffsets, TaskOffsets},
     link::{LinkKind, Links},
-    program::{Abilities, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
+    program::{Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
     rings::{Rings, os_error},
 };
 
@@ -31,7 +31,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OBJECT"));
 
 /// The order of attaching; links are dropped the other way round. What ends an
 /// interval is there before what begins it, so that none begins and cannot end.
-const ATTACH_ORDER: [Probe; 7] = [
+const ATTACH_ORDER: [Probe; 9] = [
+    Probe::PanicMessage,
+    Probe::Panic,
     Probe::Unpark,
     Probe::Park,
     Probe::Terminate,
@@ -84,6 +86,7 @@ pub struct Tracer {
     abilities: Abilities,
     cpu_time_behind: Option<String>,
     exec_unseen: Option<String>,
+    absent: Vec<(&'static str, String)>,
     has_remembered: bool,
 }
 
@@ -103,16 +106,22 @@ impl Tracer {
         let mut ebpf = load_maps(target, abilities, offsets)?;
         let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, ring_bytes)?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
-        let programs = Probe::ALL
-            .into_iter()
-            .map(|probe| Ok((probe, relocated.load(probe)?)))
-            .collect::<Result<_, AttachError>>()?;
+        let mut absent = Vec::new();
+        let mut programs = Vec::with_capacity(Probe::ALL.len());
+        for probe in Probe::ALL {
+            match relocated.load(probe) {
+                Ok(program) => programs.push((probe, program)),
+                Err(error) if probe.is_optional() => absent.push((probe.name(), error.in_full())),
+                Err(error) => return Err(error),
+            }
+        }
         let mut refusal = |tracepoint| {
             let error = attach_tracepoint(&mut ebpf, tracepoint).err()?;
             Some(error.in_full())
         };
         let cpu_time_behind = refusal(SCHED_SWITCH);
         let exec_unseen = refusal(SCHED_PROCESS_EXEC);
+        absent.extend(attach_life(&mut ebpf));
         Ok(Self {
             links: Vec::new(),
             rings,
@@ -121,6 +130,7 @@ impl Tracer {
             abilities,
             cpu_time_behind,
             exec_unseen,
+            absent,
             has_remembered: false,
         })
     }
@@ -146,19 +156,23 @@ impl Tracer {
             let (Some((_, program)), false) = (program, sites.is_empty()) else {
                 continue;
             };
-            let attached = Links::attach(self.abilities.link, program, target, &sites);
-            links.push(attached.map_err(|source| {
-                if target.is_same() {
-                    AttachError::Link {
+            match Links::attach(self.abilities.link, program, target, &sites) {
+                Ok(attached) => links.push(attached),
+                Err(_) if !target.is_same() => {
+                    return Err(AttachError::NoProcess { pid: target.pid() });
+                }
+                Err(source) if probe.is_optional() => {
+                    self.absent.push((probe.name(), source.to_string()));
+                }
+                Err(source) => {
+                    return Err(AttachError::Link {
                         probe,
                         sites: sites.len(),
                         pid: target.pid(),
                         source,
-                    }
-                } else {
-                    AttachError::NoProcess { pid: target.pid() }
+                    });
                 }
-            })?);
+            }
         }
         self.links = links;
         self.set_target(target.pid())?;
@@ -245,6 +259,12 @@ impl Tracer {
         self.exec_unseen.as_deref()
     }
 
+    /// What the trace lacks since the kernel refused it, by name, and why; after
+    /// [`Tracer::attach`].
+    pub fn absent(&self) -> &[(&'static str, String)] {
+        &self.absent
+    }
+
     /// What was lost so far; only counts above zero.
     ///
     /// # Errors
@@ -324,14 +344,37 @@ fn load_maps(
 ) -> Result<Ebpf, AttachError> {
     let sleepable = u32::from(abilities.sleepable);
     let tgid = target.pid();
+    // Without them `attach_life` says what is missing.
+    let life = LifeOffsets::of_running_kernel().unwrap_or_default();
     EbpfLoader::new()
         .override_global("SLEEPABLE", &sleepable, true)
         .override_global("SCHED_TGID", &tgid, true)
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_PID", &offsets.pid, true)
         .override_global("TASK_CPU_NS", &offsets.cpu_ns, true)
+        .override_global("TASK_SIGNAL", &life.signal, true)
+        .override_global("SIGNAL_LIVE", &life.live, true)
+        .override_global("SIGNAL_STATUS", &life.status, true)
+        .override_global("ACTION_HANDLER", &life.handler, true)
+        .override_global("INFO_CODE", &life.code, true)
+        .override_global("INFO_ADDRESS", &life.address, true)
         .load(OBJECT)
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
+}
+
+/// Attaches to exits and signals. The value is what the kernel refuses, by name,
+/// and why: then the trace does not say how the target ended.
+fn attach_life(ebpf: &mut Ebpf) -> Vec<(&'static str, String)> {
+    let offsets = LifeOffsets::of_running_kernel().map(|_| ());
+    let mut attach = |name| {
+        offsets
+            .as_ref()
+            .map_err(AttachError::in_full)
+            .and_then(|()| attach_tracepoint(ebpf, name).map_err(|error| error.in_full()))
+    };
+    LIFE.into_iter()
+        .filter_map(|name| Some((name, attach(name).err()?)))
+        .collect()
 }
 
 /// Attaches a program to the tracepoint of its name. Where the kernel or its

@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for Site {
         probe,
+        binary: _,
         file_offset,
         address,
         class,

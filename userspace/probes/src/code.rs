@@ -14,7 +14,7 @@ use iced_x86::{
 };
 
 use crate::elf::Image;
-use crate::plan::{InstructionClass, Probe, Site};
+use crate::plan::{Binary, InstructionClass, Probe, Site};
 
 /// Registers that a call may change (x86-64 psABI, figure 3.4): all but `rbx`,
 /// `rsp`, `rbp` and `r12` to `r15`.
@@ -282,6 +282,7 @@ pub(crate) fn site(
     let class = class(image, instruction)?;
     cookie.fits().then_some(Site {
         probe,
+        binary: Binary::Executable,
         file_offset: image.file_offset(address)?,
         address,
         class,

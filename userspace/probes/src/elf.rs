@@ -1,9 +1,9 @@
 //! What a scan needs from an ELF file: segments, relocated words, function
-//! ranges, symbols, build id.
+//! ranges, symbols, build id, comment.
 //!
 //! In: the bytes of a file, trusted in nothing. Out: an [`Image`], addressed by
 //! link-time virtual addresses. Never: a panic on hostile input, a need for
-//! section headers (only symbols come from them), knowledge of Tokio.
+//! section headers (only symbols and the comment come from them), knowledge of Tokio.
 
 mod frames;
 mod pointers;
@@ -15,7 +15,7 @@ use object::LittleEndian;
 use object::elf::{
     EM_X86_64, ET_EXEC, FileHeader64, PF_W, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64,
 };
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 
 use self::pointers::Pointers;
 pub(crate) use self::symbols::Symbol;
@@ -53,6 +53,7 @@ pub(crate) struct Image<'data> {
     functions: Vec<Range<u64>>,
     symbols: Vec<Symbol<'data>>,
     build_id: Option<String>,
+    comment: &'data [u8],
 }
 
 impl<'data> Image<'data> {
@@ -74,6 +75,7 @@ impl<'data> Image<'data> {
             functions: Vec::new(),
             symbols: symbols::read(header, elf),
             build_id: build_id(headers, elf),
+            comment: comment(header, elf).unwrap_or_default(),
         };
         image.pointers = if header.e_type(ENDIAN) == ET_EXEC {
             Pointers::raw(&image)?
@@ -193,10 +195,27 @@ impl<'data> Image<'data> {
         &self.symbols
     }
 
+    /// What compilers and linkers left about themselves, text after text, each
+    /// ended by a 0; empty if they did not.
+    pub(crate) fn comment(&self) -> &'data [u8] {
+        self.comment
+    }
+
     /// GNU build id, lower-case hex.
     pub(crate) fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
+}
+
+/// Address of a function that the file exports by this name.
+pub(crate) fn exported(elf: &[u8], name: &str) -> Option<u64> {
+    symbols::exported(file_header(elf).ok()?, elf, name)
+}
+
+fn comment<'data>(header: &FileHeader64<LittleEndian>, elf: &'data [u8]) -> Option<&'data [u8]> {
+    let sections = header.sections(ENDIAN, elf).ok()?;
+    let (_, section) = sections.section_by_name(ENDIAN, b".comment")?;
+    section.data(ENDIAN, elf).ok()
 }
 
 fn file_header(elf: &[u8]) -> Result<&FileHeader64<LittleEndian>, ScanError> {

@@ -7,6 +7,7 @@ pub mod plan;
 
 mod calls;
 mod code;
+mod compiler;
 mod complete;
 mod cut;
 mod elf;
@@ -14,6 +15,7 @@ mod entry;
 mod error;
 mod graph;
 mod names;
+mod panics;
 mod park;
 mod polls;
 mod scan;
@@ -26,4 +28,5 @@ mod vtables;
 mod wakers;
 
 pub use error::ScanError;
+pub use panics::add_unwinder;
 pub use scan::scan;

@@ -20,11 +20,15 @@ pub enum Probe {
     Park,
     /// A worker came back from a park.
     Unpark,
+    /// A thread panics; tells where.
+    Panic,
+    /// A thread begins to unwind; tells the panic's message.
+    PanicMessage,
 }
 
 impl Probe {
     /// Every probe, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::PollStart,
         Self::PollEnd,
         Self::Wake,
@@ -32,6 +36,8 @@ impl Probe {
         Self::Terminate,
         Self::Park,
         Self::Unpark,
+        Self::Panic,
+        Self::PanicMessage,
     ];
 
     /// The probe's name in reports and messages.
@@ -44,8 +50,24 @@ impl Probe {
             Self::Terminate => "terminate",
             Self::Park => "park",
             Self::Unpark => "unpark",
+            Self::Panic => "panic",
+            Self::PanicMessage => "panic-message",
         }
     }
+
+    /// Whether a recording goes on without it where the kernel refuses it.
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Self::Panic | Self::PanicMessage)
+    }
+}
+
+/// A file with sites; those of one probe are all in the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// The target's executable.
+    Executable,
+    /// The library that unwinds its stacks.
+    Unwinder,
 }
 
 /// How the kernel executes the probed instruction; this decides what a hit
@@ -65,6 +87,8 @@ pub enum InstructionClass {
 pub struct Site {
     /// What a hit here means.
     pub probe: Probe,
+    /// The file that has it.
+    pub binary: Binary,
     /// Offset in the file as the kernel counts it, bytes.
     pub file_offset: u64,
     /// Link-time virtual address.

@@ -13,7 +13,7 @@ use crate::names;
 use crate::park::ParkCalls;
 use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
-use crate::{complete, polls, spawn, version, wakers};
+use crate::{complete, panics, polls, spawn, version, wakers};
 
 /// Finds the sites of a Tokio program (Tokio 1.24 or later, x86-64, optimized).
 ///
@@ -38,6 +38,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
         remember_tasks(&mut sites);
     }
     park_calls.finish(&image, &mut sites, &mut misses);
+    panics::find(&image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
     sites.dedup_by_key(|site| (site.probe, site.file_offset));

@@ -14,7 +14,10 @@ use bytesize::ByteSize;
 use dial9_bpf_attach::{
     Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
 };
-use dial9_bpf_probes::plan::{Plan, Probe};
+use dial9_bpf_probes::{
+    add_unwinder,
+    plan::{Plan, Probe},
+};
 use dial9_bpf_ship::{
     courier::Upload,
     identity::{ENV_BUCKET, ENV_PREFIX, Identity, destination_of_env},
@@ -88,7 +91,8 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     };
     let load_bias = identity::load_bias(&target, &plan)?;
     let locations = Locations::new(&identity::task_types(&plan), load_bias);
-    let recording = recording_of(config, locations, shipping, args.rotate.is_some())?;
+    let mut recording = recording_of(config, locations, shipping, args.rotate.is_some())?;
+    recording.note_absent(tracer.absent());
     let began = match attach(&mut tracer, &target, &plan) {
         Ok(began) => began,
         Err(error) => {
@@ -97,6 +101,7 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
         }
     };
     output.keep();
+    recording.note_absent(tracer.absent());
     let cost = prices.map(|prices| Cost::new(&plan, &prices));
     Session::new(&target, recording, cost, began).run(&mut tracer, &stop, args.duration)
 }
@@ -115,10 +120,11 @@ fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
 
 fn plan_of(target: &Target, args: &AttachArgs) -> anyhow::Result<Plan> {
     let bytes = target.read_executable()?;
-    let plan = dial9_bpf_probes::scan(&bytes)
+    let mut plan = dial9_bpf_probes::scan(&bytes)
         .map_err(anyhow::Error::from)
         .and_then(|plan| Ok(with_polls(plan)?))
         .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
+    add_unwinder(&mut plan, target.read_unwinder().as_deref());
     Ok(if args.no_single_step {
         plan.without_single_step()
     } else {
@@ -235,6 +241,9 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
     if let Some(reason) = tracer.exec_unseen() {
         let late = "an exec of the target is noticed a second late, or not at all";
         stderr::say(format_args!("missing: exec: {late}: {reason}"));
+    }
+    for (name, reason) in tracer.absent() {
+        stderr::say(format_args!("missing: {name}: {reason}"));
     }
     Ok(began)
 }

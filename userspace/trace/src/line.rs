@@ -192,6 +192,14 @@ impl Line {
         self.ledger.read(cpu, kind, cause, total);
     }
 
+    /// Takes note of what turned out to be missing since the segment began, by
+    /// name, and why: its end says it.
+    pub fn note_absent(&mut self, absent: &[(&'static str, String)]) {
+        for (name, reason) in absent {
+            self.output.note_absent(name, reason);
+        }
+    }
+
     /// Takes note of an eviction: the next segment that ends tells it.
     pub fn evicted(&mut self, evicted: Evicted) {
         self.output.evicted(evicted);

@@ -1,12 +1,12 @@
 //! The symbol table, where a file still has one.
 //!
-//! In: section headers and `.symtab`. Out: functions by address. Never: an
+//! In: section headers, `.symtab` and `.dynsym`. Out: functions by address. Never: an
 //! error: a file without symbols, or with damaged ones, has none.
 
 use std::ops::Range;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_SYMTAB, STT_FUNC};
+use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 use object::read::elf::{FileHeader as _, Sym as _};
 
 use super::ENDIAN;
@@ -27,9 +27,24 @@ pub(super) fn read<'data>(
     header: &FileHeader64<LittleEndian>,
     elf: &'data [u8],
 ) -> Vec<Symbol<'data>> {
+    of_table(header, elf, SHT_SYMTAB)
+}
+
+/// Address of a function that the file exports.
+pub(super) fn exported(header: &FileHeader64<LittleEndian>, elf: &[u8], name: &str) -> Option<u64> {
+    let symbols = of_table(header, elf, SHT_DYNSYM);
+    let symbol = symbols.iter().find(|symbol| symbol.name == name)?;
+    Some(symbol.address)
+}
+
+fn of_table<'data>(
+    header: &FileHeader64<LittleEndian>,
+    elf: &'data [u8],
+    kind: u32,
+) -> Vec<Symbol<'data>> {
     let table = header
         .sections(ENDIAN, elf)
-        .and_then(|sections| sections.symbols(ENDIAN, elf, SHT_SYMTAB));
+        .and_then(|sections| sections.symbols(ENDIAN, elf, kind));
     let Ok(table) = table else { return Vec::new() };
     let mut symbols: Vec<_> = table
         .iter()

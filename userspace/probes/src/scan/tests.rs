@@ -15,9 +15,10 @@ fn cookies(plan: &Plan, probe: Probe) -> Vec<Cookie> {
         .collect()
 }
 
-/// What is missing, without the spawns: these programs have no symbols.
+/// What is missing, without what only symbols show: these programs have none.
 fn missing(plan: &Plan) -> Vec<(Probe, &str)> {
-    let misses = plan.misses.iter().filter(|miss| miss.probe != Probe::Spawn);
+    let shown = |miss: &&Miss| !matches!(miss.probe, Probe::Spawn | Probe::Panic);
+    let misses = plan.misses.iter().filter(shown);
     misses
         .map(|miss| (miss.probe, miss.reason.as_str()))
         .collect()
@@ -56,6 +57,10 @@ fn every_probe_of_a_small_program_is_found_however_it_is_linked() {
             Miss {
                 probe: Probe::Spawn,
                 reason,
+            },
+            Miss {
+                probe: Probe::Panic,
+                ..
             },
         ] = plan.misses.as_slice()
         else {

@@ -206,6 +206,14 @@ impl Output {
         true
     }
 
+    /// Something that is missing, and why; the segment's end tells it.
+    pub(super) fn note_absent(&mut self, name: &str, reason: &str) {
+        let known = &mut self.metadata.absent;
+        if known.iter().all(|(known, _)| known != name) {
+            known.push((name.to_owned(), reason.to_owned()));
+        }
+    }
+
     /// An eviction, to be told at the next end of a segment.
     pub(super) fn evicted(&mut self, evicted: Evicted) {
         self.evicted.push(evicted);

@@ -1,0 +1,69 @@
+use super::*;
+
+/// These tests are a Rust program themselves.
+fn own_executable() -> Vec<u8> {
+    std::fs::read(std::env::current_exe().unwrap()).unwrap()
+}
+
+fn own_unwinder() -> Vec<u8> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().find_map(|line| {
+        let (_, path) = line.split_once('/')?;
+        path.ends_with("libgcc_s.so.1").then(|| format!("/{path}"))
+    });
+    std::fs::read(path.unwrap()).unwrap()
+}
+
+fn empty_plan() -> Plan {
+    Plan {
+        sites: Vec::new(),
+        vtables: Vec::new(),
+        misses: Vec::new(),
+        tokio_version: None,
+        build_id: None,
+        has_symbols: false,
+    }
+}
+
+#[test]
+fn std_has_one_function_for_all_panics() {
+    let elf = own_executable();
+    let image = Image::parse(&elf).unwrap();
+    let sites = location_sites(&image).unwrap();
+    let [site] = &sites[..] else {
+        panic!("{sites:?}")
+    };
+    assert_eq!((site.probe, site.cookie.header), (Probe::Panic, RDX));
+    assert!(compiler::oldest(&image) >= Some(FIRST_IN_RDX));
+}
+
+#[test]
+fn the_unwinder_is_a_library() {
+    let mut plan = empty_plan();
+    let library = own_unwinder();
+    add_unwinder(&mut plan, Some(&library));
+    let [site] = &plan.sites[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(site.probe, Probe::PanicMessage);
+    assert_eq!(site.binary, Binary::Unwinder);
+    assert_eq!(plan.misses, []);
+    add_unwinder(&mut plan, Some(&library));
+    assert_eq!(plan.sites.len(), 1, "it has one");
+}
+
+#[test]
+fn no_library_and_no_elf_file_are_misses() {
+    for (library, reason) in [
+        (None, "no library of the target unwinds stacks"),
+        (Some(&b"no file"[..]), "no usable _Unwind_RaiseException"),
+    ] {
+        let mut plan = empty_plan();
+        add_unwinder(&mut plan, library);
+        let [miss] = &plan.misses[..] else {
+            panic!("{plan:?}")
+        };
+        assert_eq!(miss.probe, Probe::PanicMessage);
+        assert_eq!(miss.reason, reason);
+    }
+}
