@@ -16,6 +16,8 @@ use crate::{
 
 /// Class of a Rust panic's exception (Rust, library/panic_unwind/src/gcc.rs).
 const RUST_CLASS: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
+/// The same in Rust 1.81 and before, where it was written as a number.
+const RUST_CLASS_BEFORE: u64 = u64::from_be_bytes(*b"MOZ\0RUST");
 /// Offset of the payload's data pointer in the exception, bytes (the same file,
 /// `Exception`; the payload is a `Box<dyn Any + Send>`).
 const PAYLOAD: u64 = 40;
@@ -63,7 +65,7 @@ pub fn panic_message(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let exception = register(&ctx, attach_cookie(&ctx));
-    if read_user(exception) != Some(RUST_CLASS) {
+    if !matches!(read_user(exception), Some(RUST_CLASS | RUST_CLASS_BEFORE)) {
         return 0;
     }
     // SAFETY: the helper has no precondition.

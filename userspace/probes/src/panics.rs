@@ -7,8 +7,9 @@
 //!
 //! `library/std/src/panicking.rs`: `panic_with_hook(payload: &mut dyn
 //! PanicPayload, location: &Location, …)`, so that the location is in `rdx`. Until
-//! it got this name it was `rust_panic_with_hook`, and before Rust 1.81 the
-//! panic's message was in `rdx` there.
+//! it got this name it was `rust_panic_with_hook`, and before Rust 1.81 it had the
+//! panic's message before the location. Read in the machine code of Rust 1.70,
+//! 1.80, 1.81, 1.95 and 1.96, as are the layouts that the kernel programs rely on.
 
 use std::collections::BTreeSet;
 
@@ -22,12 +23,16 @@ use crate::plan::{Binary, Miss, Plan, Probe, Site};
 
 const PANIC: &str = "std::panicking::panic_with_hook";
 const PANIC_BEFORE: &str = "std::panicking::rust_panic_with_hook";
+/// The oldest Rust of which the code was read.
+const OLDEST: (u32, u32) = (1, 70);
 /// The first Rust whose function of the name before has the location in `rdx`.
 const FIRST_IN_RDX: (u32, u32) = (1, 81);
 /// Every panic that unwinds comes here (`library/panic_unwind/src/gcc.rs`).
 const UNWIND: &str = "_Unwind_RaiseException";
 /// `rdx`, the third argument: a `dyn` takes two.
 const RDX: Register = Register(2);
+/// `rcx`, the fourth.
+const RCX: Register = Register(1);
 
 /// Adds the sites in the executable.
 pub(crate) fn find(image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
@@ -38,6 +43,13 @@ pub(crate) fn find(image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Mi
             reason,
         }),
     }
+    if compiler::oldest(image).is_some_and(|version| version < OLDEST) {
+        misses.push(Miss {
+            probe: Probe::PanicMessage,
+            reason: "this Rust is older than 1.70".to_owned(),
+        });
+        return;
+    }
     // A static executable has the unwinder in itself.
     let unwind = image.symbols().iter().find(|symbol| symbol.name == UNWIND);
     sites.extend(
@@ -45,14 +57,19 @@ pub(crate) fn find(image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Mi
     );
 }
 
-/// Adds the site of panic messages, if the executable has none: `library` is the
-/// file that unwinds the target's stacks, `None` where there is none.
+/// Adds the site of panic messages, unless the executable has it or cannot have
+/// one: `library` is the file that unwinds the target's stacks, `None` where there
+/// is none.
 pub fn add_unwinder(plan: &mut Plan, library: Option<&[u8]>) {
-    if plan
+    let is_settled = plan
         .sites
         .iter()
         .any(|site| site.probe == Probe::PanicMessage)
-    {
+        || plan
+            .misses
+            .iter()
+            .any(|miss| miss.probe == Probe::PanicMessage);
+    if is_settled {
         return;
     }
     let found = library
@@ -81,27 +98,38 @@ fn location_sites(image: &Image<'_>) -> Result<Vec<Site>, String> {
     if image.symbols().is_empty() {
         return Err("no symbol table: panics have no location".to_owned());
     }
-    let mut functions = BTreeSet::new();
-    for symbol in image.symbols() {
-        if !symbol.name.contains("panic_with_hook") {
-            continue;
-        }
-        let name = names::demangle(symbol.name);
-        if name == PANIC_BEFORE && compiler::oldest(image) < Some(FIRST_IN_RDX) {
-            return Err("this Rust is older than 1.81, or does not say its version".to_owned());
-        }
-        if name == PANIC || name == PANIC_BEFORE {
-            functions.insert(symbol.address);
-        }
-    }
-    if functions.is_empty() {
+    let named = |wanted: &str| -> BTreeSet<u64> {
+        image
+            .symbols()
+            .iter()
+            .filter(|symbol| symbol.name.contains("panic_with_hook"))
+            .filter(|symbol| names::demangle(symbol.name) == wanted)
+            .map(|symbol| symbol.address)
+            .collect()
+    };
+    let (now, before) = (named(PANIC), named(PANIC_BEFORE));
+    if now.is_empty() && before.is_empty() {
         return Err("no symbol std::panicking::panic_with_hook".to_owned());
     }
-    let usable: Option<Vec<Site>> = functions
-        .iter()
-        .map(|&function| site(image, Probe::Panic, function, RDX))
+    let before = match compiler::oldest(image) {
+        _ if before.is_empty() => Vec::new(),
+        Some(version) if version >= FIRST_IN_RDX => argument_of(before, RDX),
+        Some(version) if version >= OLDEST => argument_of(before, RCX),
+        _ => return Err("this Rust is older than 1.70, or does not say its version".to_owned()),
+    };
+    let usable: Option<Vec<Site>> = argument_of(now, RDX)
+        .into_iter()
+        .chain(before)
+        .map(|(function, argument)| site(image, Probe::Panic, function, argument))
         .collect();
     usable.ok_or_else(|| "std::panicking::panic_with_hook has no usable instruction".to_owned())
+}
+
+fn argument_of(functions: BTreeSet<u64>, argument: Register) -> Vec<(u64, Register)> {
+    functions
+        .into_iter()
+        .map(|function| (function, argument))
+        .collect()
 }
 
 /// The site at the entry of a function whose argument in `argument` is wanted.
