@@ -59,6 +59,8 @@ pub struct TestProgram {
     pid: u32,
     words: ChildStdin,
     lines: Receiver<String>,
+    /// Lines heard while another was waited for.
+    passed: Vec<String>,
     path: PathBuf,
 }
 
@@ -122,6 +124,7 @@ impl TestProgram {
             child,
             words,
             lines,
+            passed: Vec::new(),
             path,
         }
     }
@@ -155,6 +158,29 @@ impl TestProgram {
         self.lines
             .recv_timeout(2 * wait::LIMIT)
             .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
+    }
+
+    /// The next line that begins with `answer`, without it; those before stay for
+    /// [`TestProgram::rest`].
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn hear_until(&mut self, answer: &str) -> String {
+        loop {
+            let line = self.hear();
+            if let Some(rest) = line.strip_prefix(answer) {
+                return rest.trim().to_owned();
+            }
+            self.passed.push(line);
+        }
+    }
+
+    /// What it said to nobody, once it has ended.
+    pub fn rest(&mut self) -> Vec<String> {
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.extend(self.lines.iter());
+        passed
     }
 
     /// Says `word` and returns what follows `answer` in the answer.

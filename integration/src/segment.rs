@@ -32,6 +32,10 @@ pub struct Facts {
     /// Polls and parks that begin twice or end twice, and times that go back,
     /// in one worker's events.
     pub broken: Vec<String>,
+    /// Panics.
+    pub panics: Vec<PanicFacts>,
+    /// The target's end.
+    pub end: Option<EndFacts>,
     /// Time of the first event, ns.
     pub first_ns: u64,
     /// Time of the last event, ns.
@@ -70,6 +74,72 @@ pub struct WorkerFacts {
     pub open_poll: Option<u64>,
     parked: Option<bool>,
     last_ns: u64,
+}
+
+/// A panic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PanicFacts {
+    /// The thread.
+    pub tid: u64,
+    /// The worker.
+    pub worker: Option<u64>,
+    /// The task.
+    pub task: Option<u64>,
+    /// `FILE:LINE:COLUMN`.
+    pub place: Option<String>,
+    /// The message.
+    pub message: Option<String>,
+    /// Whether the message goes on.
+    pub is_cut: bool,
+}
+
+impl PanicFacts {
+    fn of(event: &RawEvent<'_, '_>) -> Self {
+        Self {
+            tid: number(event, "tid"),
+            worker: maybe_number(event, "worker_id"),
+            task: maybe_number(event, "task_id"),
+            place: place(event, ["file", "line", "column"]),
+            message: maybe_text(event, "message"),
+            is_cut: field(event, "message_cut") == Some(&FieldValueRef::Bool(true)),
+        }
+    }
+}
+
+/// How the target ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndFacts {
+    /// The exit code.
+    pub exit_code: Option<u64>,
+    /// Number and name of the signal.
+    pub signal: Option<(u64, String)>,
+    /// The thread that got it.
+    pub tid: Option<u64>,
+    /// The address of a fault.
+    pub fault_address: Option<u64>,
+    /// `FILE:LINE:COLUMN` of the panic that led to it.
+    pub place: Option<String>,
+    /// The message of that panic.
+    pub message: Option<String>,
+}
+
+impl EndFacts {
+    fn of(event: &RawEvent<'_, '_>) -> Self {
+        let signal = maybe_number(event, "signal");
+        Self {
+            exit_code: maybe_number(event, "exit_code"),
+            signal: signal.map(|number| (number, text(event, "signal_name"))),
+            tid: maybe_number(event, "tid"),
+            fault_address: maybe_number(event, "fault_address"),
+            place: place(event, ["panic_file", "panic_line", "panic_column"]),
+            message: maybe_text(event, "panic_message"),
+        }
+    }
+}
+
+fn place(event: &RawEvent<'_, '_>, [file, line, column]: [&str; 3]) -> Option<String> {
+    let (line, column) = (maybe_number(event, line)?, maybe_number(event, column)?);
+    Some(format!("{}:{line}:{column}", text(event, file)))
 }
 
 impl Facts {
@@ -135,6 +205,11 @@ impl Facts {
             "LossEvent" => {
                 let key = (text(event, "kind"), text(event, "cause"));
                 *self.lost.entry(key).or_default() += number(event, "lost");
+            }
+            "PanicEvent" => self.panics.push(PanicFacts::of(event)),
+            "TargetEndEvent" => {
+                let end = EndFacts::of(event);
+                assert_eq!(self.end.replace(end), None, "it ends twice");
             }
             "SegmentMetadataEvent" => {
                 if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
@@ -364,6 +439,16 @@ fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
         Some(FieldValueRef::Varint(number)) => *number,
         other => panic!("{} of {} is {other:?}", name, event.name),
     }
+}
+
+/// An unsigned field that may be absent.
+fn maybe_number(event: &RawEvent<'_, '_>, name: &str) -> Option<u64> {
+    (field(event, name) != Some(&FieldValueRef::None)).then(|| number(event, name))
+}
+
+/// A text field that may be absent.
+fn maybe_text(event: &RawEvent<'_, '_>, name: &str) -> Option<String> {
+    (field(event, name) != Some(&FieldValueRef::None)).then(|| text(event, name))
 }
 
 /// A text field, pooled or not.
