@@ -217,6 +217,8 @@ fn a_panic_that_aborts_has_its_place() {
     assert_eq!((panic.tid, panic.task), (told.tid, told.task));
     assert_eq!(panic.place, told.place);
     assert!(panic.worker.is_some());
+    let reason = &recorded.facts.metadata["dial9-bpf.absent.panic-message"];
+    assert!(reason.contains("panics abort"), "{reason}");
 }
 
 #[test]

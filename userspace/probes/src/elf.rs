@@ -212,6 +212,11 @@ pub(crate) fn exported(elf: &[u8], name: &str) -> Option<u64> {
     symbols::exported(file_header(elf).ok()?, elf, name)
 }
 
+/// Whether the file takes a symbol of this name from another.
+pub(crate) fn imports(elf: &[u8], name: &str) -> bool {
+    file_header(elf).is_ok_and(|header| symbols::imports(header, elf, name))
+}
+
 fn comment<'data>(header: &FileHeader64<LittleEndian>, elf: &'data [u8]) -> Option<&'data [u8]> {
     let sections = header.sections(ENDIAN, elf).ok()?;
     let (_, section) = sections.section_by_name(ENDIAN, b".comment")?;

@@ -34,27 +34,45 @@ const RDX: Register = Register(2);
 /// `rcx`, the fourth.
 const RCX: Register = Register(1);
 
-/// Adds the sites in the executable.
-pub(crate) fn find(image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
-    match location_sites(image) {
+/// Adds the sites in the executable `elf`.
+pub(crate) fn find(elf: &[u8], image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
+    let location = location_sites(image);
+    match message_site(elf, image, location.is_ok()) {
+        Ok(found) => sites.extend(found),
+        Err(reason) => misses.push(Miss {
+            probe: Probe::PanicMessage,
+            reason: reason.to_owned(),
+        }),
+    }
+    match location {
         Ok(found) => sites.extend(found),
         Err(reason) => misses.push(Miss {
             probe: Probe::Panic,
             reason,
         }),
     }
+}
+
+/// The site of messages, if the executable has it; an error if no library has it
+/// either.
+fn message_site(
+    elf: &[u8],
+    image: &Image<'_>,
+    has_std: bool,
+) -> Result<Option<Site>, &'static str> {
     if compiler::oldest(image).is_some_and(|version| version < OLDEST) {
-        misses.push(Miss {
-            probe: Probe::PanicMessage,
-            reason: "this Rust is older than 1.70".to_owned(),
-        });
-        return;
+        return Err("this Rust is older than 1.70");
     }
     // A static executable has the unwinder in itself.
-    let unwind = image.symbols().iter().find(|symbol| symbol.name == UNWIND);
-    sites.extend(
-        unwind.and_then(|symbol| site(image, Probe::PanicMessage, symbol.address, Register::RDI)),
-    );
+    let own = image.symbols().iter().find(|symbol| symbol.name == UNWIND);
+    if let Some(own) = own {
+        let site = site(image, Probe::PanicMessage, own.address, Register::RDI);
+        return site.map(Some).ok_or("no usable _Unwind_RaiseException");
+    }
+    if has_std && !elf::imports(elf, UNWIND) {
+        return Err("panics abort: a message is not told to any unwinder");
+    }
+    Ok(None)
 }
 
 /// Adds the site of panic messages, unless the executable has it or cannot have

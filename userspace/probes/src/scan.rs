@@ -38,7 +38,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
         remember_tasks(&mut sites);
     }
     park_calls.finish(&image, &mut sites, &mut misses);
-    panics::find(&image, &mut sites, &mut misses);
+    panics::find(elf, &image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
     sites.dedup_by_key(|site| (site.probe, site.file_offset));

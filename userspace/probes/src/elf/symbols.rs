@@ -37,6 +37,18 @@ pub(super) fn exported(header: &FileHeader64<LittleEndian>, elf: &[u8], name: &s
     Some(symbol.address)
 }
 
+/// Whether the file takes a symbol of this name from another.
+pub(super) fn imports(header: &FileHeader64<LittleEndian>, elf: &[u8], name: &str) -> bool {
+    let table = header
+        .sections(ENDIAN, elf)
+        .and_then(|sections| sections.symbols(ENDIAN, elf, SHT_DYNSYM));
+    let Ok(table) = table else { return false };
+    table
+        .iter()
+        .filter(|symbol| symbol.st_shndx(ENDIAN) == SHN_UNDEF)
+        .any(|symbol| symbol.name(ENDIAN, table.strings()) == Ok(name.as_bytes()))
+}
+
 fn of_table<'data>(
     header: &FileHeader64<LittleEndian>,
     elf: &'data [u8],

@@ -38,6 +38,21 @@ fn std_has_one_function_for_all_panics() {
 }
 
 #[test]
+fn where_nothing_is_told_to_an_unwinder_no_library_is_probed() {
+    let elf = own_executable();
+    let image = Image::parse(&elf).unwrap();
+    assert_eq!(message_site(&elf, &image, true), Ok(None), "we unwind");
+    let reason = message_site(b"", &image, true).unwrap_err();
+    let mut plan = empty_plan();
+    plan.misses.push(Miss {
+        probe: Probe::PanicMessage,
+        reason: reason.to_owned(),
+    });
+    add_unwinder(&mut plan, Some(&own_unwinder()));
+    assert_eq!((plan.sites.len(), plan.misses.len()), (0, 1));
+}
+
+#[test]
 fn the_unwinder_is_a_library() {
     let mut plan = empty_plan();
     let library = own_unwinder();

@@ -1,3 +1,5 @@
+//! What is said of panics and of the target's end.
+
 use dial9_bpf_abi::record::{Exit, Panic, Signal, Text};
 use dial9_bpf_abi::text::{End, MAX_PIECES, PIECE_BYTES, Piece};
 
