@@ -100,6 +100,28 @@ fn dial9_reads_the_same_numbers() {
     );
 }
 
+#[test]
+fn panics_and_the_end_are_in_nobodys_way() {
+    require_root();
+    let output = output_dir();
+    let mut program = TestProgram::start("ends", Build::Plain);
+    let tracer = Attach::to(program.pid(), output.path()).attached();
+    program.say("panics");
+    program.hear_until("panicked");
+    program.say("exit 3");
+    tracer.outcome().expect(0);
+
+    let facts = Facts::of_dir(output.path());
+    assert!(facts.end.is_some() && !facts.panics.is_empty());
+    accepted(output.path());
+    let segment = sealed_segments(output.path()).remove(0);
+    let reader = TraceReader::new(segment.to_str().expect("it is text")).expect("it reads");
+    assert_eq!(
+        reader.all_events.len() as u64,
+        facts.counts.values().sum::<u64>()
+    );
+}
+
 fn recorded(build: Build) -> TempDir {
     require_root();
     let output = output_dir();
