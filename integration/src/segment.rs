@@ -138,8 +138,9 @@ impl EndFacts {
 }
 
 fn place(event: &RawEvent<'_, '_>, [file, line, column]: [&str; 3]) -> Option<String> {
+    let file = maybe_text(event, file)?;
     let (line, column) = (maybe_number(event, line)?, maybe_number(event, column)?);
-    Some(format!("{}:{line}:{column}", text(event, file)))
+    Some(format!("{file}:{line}:{column}"))
 }
 
 impl Facts {

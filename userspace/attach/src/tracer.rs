@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Btf, BtfError, Ebpf, EbpfLoader,
     maps::{Array, Map, MapData, PerCpuArray},
     programs::{BtfTracePoint, ProgramError},
 };
@@ -103,7 +103,13 @@ impl Tracer {
             abilities,
         } = options;
         let offsets = TaskOffsets::of_running_kernel()?;
-        let mut ebpf = load_maps(target, abilities, offsets)?;
+        let life = LifeOffsets::of_running_kernel();
+        let mut ebpf = load_maps(
+            target,
+            abilities,
+            offsets,
+            life.as_ref().copied().unwrap_or_default(),
+        )?;
         let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, ring_bytes)?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let mut absent = Vec::new();
@@ -115,13 +121,12 @@ impl Tracer {
                 Err(error) => return Err(error),
             }
         }
-        let mut refusal = |tracepoint| {
-            let error = attach_tracepoint(&mut ebpf, tracepoint).err()?;
-            Some(error.in_full())
-        };
-        let cpu_time_behind = refusal(SCHED_SWITCH);
-        let exec_unseen = refusal(SCHED_PROCESS_EXEC);
-        absent.extend(attach_life(&mut ebpf));
+        // The kernel's types, read once: that takes a while.
+        let btf = Btf::from_sys_fs();
+        // Without it CPU times lag.
+        let cpu_time_behind = attach_tracepoint(&mut ebpf, &btf, SCHED_SWITCH).err();
+        let exec_unseen = attach_tracepoint(&mut ebpf, &btf, SCHED_PROCESS_EXEC).err();
+        absent.extend(attach_life(&mut ebpf, &btf, &life));
         Ok(Self {
             links: Vec::new(),
             rings,
@@ -341,11 +346,10 @@ fn load_maps(
     target: &Target,
     abilities: Abilities,
     offsets: TaskOffsets,
+    life: LifeOffsets,
 ) -> Result<Ebpf, AttachError> {
     let sleepable = u32::from(abilities.sleepable);
     let tgid = target.pid();
-    // Without them `attach_life` says what is missing.
-    let life = LifeOffsets::of_running_kernel().unwrap_or_default();
     EbpfLoader::new()
         .override_global("SLEEPABLE", &sleepable, true)
         .override_global("SCHED_TGID", &tgid, true)
@@ -364,33 +368,36 @@ fn load_maps(
 
 /// Attaches to exits and signals. The value is what the kernel refuses, by name,
 /// and why: then the trace does not say how the target ended.
-fn attach_life(ebpf: &mut Ebpf) -> Vec<(&'static str, String)> {
-    let offsets = LifeOffsets::of_running_kernel().map(|_| ());
+fn attach_life(
+    ebpf: &mut Ebpf,
+    btf: &Result<Btf, BtfError>,
+    offsets: &Result<LifeOffsets, AttachError>,
+) -> Vec<(&'static str, String)> {
     let mut attach = |name| {
-        offsets
-            .as_ref()
-            .map_err(AttachError::in_full)
-            .and_then(|()| attach_tracepoint(ebpf, name).map_err(|error| error.in_full()))
+        offsets.as_ref().map_err(AttachError::in_full)?;
+        attach_tracepoint(ebpf, btf, name)
     };
     LIFE.into_iter()
         .filter_map(|name| Some((name, attach(name).err()?)))
         .collect()
 }
 
-/// Attaches a program to the tracepoint of its name. Where the kernel or its
-/// policy refuses, a recording can do without.
-fn attach_tracepoint(ebpf: &mut Ebpf, name: &str) -> Result<(), AttachError> {
-    let btf = Btf::from_sys_fs().map_err(|error| AttachError::Btf {
-        reason: error.to_string(),
-    })?;
+/// Attaches the program to the tracepoint of the same name; otherwise says why the
+/// kernel or its policy refuses.
+fn attach_tracepoint(
+    ebpf: &mut Ebpf,
+    btf: &Result<Btf, BtfError>,
+    name: &str,
+) -> Result<(), String> {
+    let btf = btf.as_ref().map_err(ToString::to_string)?;
     let doing = format!("attach to {name}");
-    let failed = |error: ProgramError| refused(&doing, os_error(&error));
+    let failed = |error: ProgramError| refused(&doing, os_error(&error)).in_full();
     let program: &mut BtfTracePoint = ebpf
         .program_mut(name)
-        .ok_or_else(|| absent(name))?
+        .ok_or_else(|| absent(name).to_string())?
         .try_into()
         .map_err(failed)?;
-    program.load(name, &btf).map_err(failed)?;
+    program.load(name, btf).map_err(failed)?;
     program.attach().map_err(failed)?;
     Ok(())
 }

@@ -166,10 +166,13 @@ const PANIC: Meaning = (
         ),
         (
             "file",
-            "source file of the panic; absent without symbols, and of a panic that is resumed",
+            "source file of the panic; absent without symbols, of a panic that is resumed, and if lost",
         ),
-        ("line", "line, from 1; absent with the file"),
-        ("column", "column, from 1; absent with the file"),
+        (
+            "line",
+            "line, from 1; absent as the file, but not lost with it",
+        ),
+        ("column", "column, from 1; absent as the line"),
         (
             "message",
             "the payload, if it is a text and the panic unwinds; absent in panic=abort builds",
