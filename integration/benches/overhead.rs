@@ -32,7 +32,7 @@ const WARM_UP: &str = "2000";
 /// Attachments to the demo server.
 const ATTACHMENTS: usize = 7;
 /// Room for the records of every cycle of a run, bytes.
-const RING_BYTES: u64 = 64 << 20;
+const RING_BYTES: u64 = 32 << 20;
 /// CPU of the traced program.
 const TARGET_CPU: usize = 1;
 

@@ -30,10 +30,11 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// `attach --pid PID --output DIR`.
+    /// `attach --pid PID --output DIR`, into one segment unless another
+    /// `--rotate` follows.
     pub fn to(pid: u32, output: &Path) -> Self {
         let pid = pid.to_string();
-        Self::command(&["attach", "--pid", &pid, "--output"]).arg(output)
+        Self::command(&["attach", "--rotate", "off", "--pid", &pid, "--output"]).arg(output)
     }
 
     /// Any command line.

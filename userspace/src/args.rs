@@ -64,11 +64,17 @@ pub(crate) struct AttachArgs {
     /// target exits or Ctrl-C.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin a new segment at every multiple of this on the wall clock, such as
-    /// 60s; whole seconds. Without it, a recording is one segment unless it is
-    /// large, and it ends when the output cannot be written.
-    #[arg(long, value_name = "TIME", value_parser = parse_epoch)]
-    pub(crate) rotate: Option<Duration>,
+    /// Begin a new segment at every multiple of this on the wall clock, whole
+    /// seconds; or `off`: then a recording is one segment unless it is large, and
+    /// it ends when the output cannot be written.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "60s",
+        value_parser = parse_rotation,
+        overrides_with = "rotate"
+    )]
+    pub(crate) rotate: Rotation,
     /// Begin a new segment when one has this size, uncompressed.
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_size)]
     pub(crate) max_segment_bytes: NonZeroU64,
@@ -103,6 +109,15 @@ pub(crate) struct AttachArgs {
     /// Print what would be attached and what it would cost; attach nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+/// When segments end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rotation {
+    /// With the epochs of this length.
+    Epochs(Duration),
+    /// With the recording.
+    Off,
 }
 
 /// `dial9-bpf check`.
@@ -166,10 +181,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-fn parse_epoch(text: &str) -> Result<Duration, String> {
+fn parse_rotation(text: &str) -> Result<Rotation, String> {
+    if text == "off" {
+        return Ok(Rotation::Off);
+    }
     let epoch = parse_duration(text)?;
     Policy::new(epoch, u64::MAX).map_err(|error| error.to_string())?;
-    Ok(epoch)
+    Ok(Rotation::Epochs(epoch))
 }
 
 fn parse_size(text: &str) -> Result<NonZeroU64, String> {
@@ -240,7 +258,8 @@ mod tests {
         assert_eq!(args.output, PathBuf::from("dial9-traces"));
         assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);
         assert_eq!(args.duration, None);
-        assert_eq!(args.rotate, None);
+        let minute = Duration::from_mins(1);
+        assert_eq!(args.rotate, Rotation::Epochs(minute));
         assert_eq!(args.compression, CompressionName::Gzip);
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);

@@ -62,7 +62,16 @@ fn attach(output: &Path, pid: &str) -> Result<()> {
         command
     };
     command
-        .args(["attach", "--pid", pid, "--duration", "5s", "--output"])
+        .args([
+            "attach",
+            "--rotate",
+            "off",
+            "--pid",
+            pid,
+            "--duration",
+            "5s",
+            "--output",
+        ])
         .arg(output);
     println!("demo: {command:?}");
     shell::run(&mut command)

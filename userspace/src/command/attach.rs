@@ -34,7 +34,7 @@ use dial9_bpf_trace::{
 };
 
 use crate::{
-    args::AttachArgs,
+    args::{AttachArgs, Rotation},
     descriptors,
     dispatch::{Dispatch, Shipping},
     exit, identity,
@@ -91,7 +91,7 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     };
     let load_bias = identity::load_bias(&target, &plan)?;
     let locations = Locations::new(&identity::task_types(&plan), load_bias);
-    let mut recording = recording_of(config, locations, shipping, args.rotate.is_some())?;
+    let mut recording = recording_of(config, locations, shipping, args.rotate != Rotation::Off)?;
     recording.note_absent(tracer.absent());
     let began = match attach(&mut tracer, &target, &plan) {
         Ok(began) => began,
@@ -159,7 +159,10 @@ fn config_of(
     identity: &Identity,
     owner: Owner,
 ) -> anyhow::Result<Config> {
-    let epoch = args.rotate.unwrap_or(NO_EPOCH);
+    let epoch = match args.rotate {
+        Rotation::Epochs(epoch) => epoch,
+        Rotation::Off => NO_EPOCH,
+    };
     Ok(Config {
         dir: args.output.clone(),
         owner,
