@@ -4,7 +4,7 @@
 //! by kernel version. (aya-obj keeps its member lookup to itself; btf-rs is
 //! LGPL.) Layout: include/uapi/linux/btf.h.
 
-use std::fs;
+use std::{fs, io};
 
 use crate::AttachError;
 
@@ -39,9 +39,7 @@ impl TaskOffsets {
     /// # Errors
     /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
     pub fn of_running_kernel() -> Result<Self, AttachError> {
-        let bytes = fs::read(VMLINUX).map_err(|error| AttachError::Btf {
-            reason: format!("{VMLINUX}: {error}"),
-        })?;
+        let bytes = read_vmlinux()?;
         Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
             reason: "task_struct lacks tgid, pid or se.sum_exec_runtime".to_owned(),
         })
@@ -80,9 +78,7 @@ impl LifeOffsets {
     /// # Errors
     /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
     pub fn of_running_kernel() -> Result<Self, AttachError> {
-        let bytes = fs::read(VMLINUX).map_err(|error| AttachError::Btf {
-            reason: format!("{VMLINUX}: {error}"),
-        })?;
+        let bytes = read_vmlinux()?;
         Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
             reason: "signal_struct, k_sigaction or kernel_siginfo lacks a member".to_owned(),
         })
@@ -100,6 +96,20 @@ impl LifeOffsets {
             address: info(&["_sifields", "_sigfault", "_addr"])?,
         })
     }
+}
+
+/// A file that is not there or not for us is the kernel's doing; what else can
+/// fail is not.
+fn read_vmlinux() -> Result<Vec<u8>, AttachError> {
+    fs::read(VMLINUX).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => AttachError::Btf {
+            reason: format!("{VMLINUX}: {source}"),
+        },
+        _ => AttachError::Proc {
+            path: VMLINUX.to_owned(),
+            source,
+        },
+    })
 }
 
 /// One type's place in the type section.

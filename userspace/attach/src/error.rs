@@ -92,7 +92,7 @@ pub enum AttachError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// A file of /proc did not read as expected.
+    /// A file of /proc or /sys did not read as expected.
     #[error("could not read {path}")]
     Proc {
         /// The file.
