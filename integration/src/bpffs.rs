@@ -47,6 +47,22 @@ pub fn pinned(pid: u32) -> Vec<String> {
     entries(&directory).into_iter().filter_map(name).collect()
 }
 
+/// Sets a word of a pinned array to a small number.
+///
+/// # Panics
+///
+/// When there is none.
+pub fn set_word(pid: u32, name: &str, index: u8, value: u8) {
+    let path = directory(pid).expect("something is pinned").join(name);
+    let (index, value) = (index.to_string(), value.to_string());
+    let mut bpftool = Command::new("bpftool");
+    bpftool.args(["map", "update", "pinned"]).arg(path);
+    bpftool.args(["key", &index, "0", "0", "0", "value", &value]);
+    bpftool.args(["0"; 7]);
+    let status = bpftool.status().expect("there is bpftool");
+    assert!(status.success(), "{bpftool:?}");
+}
+
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

@@ -125,3 +125,220 @@ fn kills_under_load_lose_nothing() {
     facts.expect_lossless();
     expect_told(&truth::read(&counted), &facts);
 }
+
+#[test]
+fn rings_that_overflow_meanwhile_count_what_they_lose() {
+    begin();
+    let output = output_dir();
+    let counted = output.path().join("truth.tsv");
+    let mut program = counting(&counted);
+    let tracer = keeping(&program, output.path(), "64KiB").attached();
+    let ours = Loaded::of(tracer.pid());
+    kill(tracer);
+    // Nobody drains: a million polls into 64 KiB.
+    program.ask("go", "done");
+    let tracer = keeping(&program, output.path(), "64KiB").attached();
+    let outcome = tracer.interrupt();
+    outcome.expect(7);
+    expect_nothing_left(&program, &ours);
+    assert!(program.exit().success());
+
+    let truth = truth::read(&counted);
+    let facts = Facts::of_dir(output.path());
+    facts.expect_sound();
+    expect_counted(&truth, &facts);
+}
+
+/// Recorded and lost are all that there was.
+fn expect_counted(truth: &[TrueTask], facts: &Facts) {
+    let wakes = told(facts, |task| task.wakes) + facts.lost_of("wake");
+    assert_eq!(wakes, sum(truth, |task| task.wakes), "{:?}", facts.lost);
+    let spawns = told(facts, |task| task.spawns) + facts.lost_of("spawn");
+    let spawned = sum(truth, |task| u64::from(!task.spawned_before));
+    assert_eq!(spawns, spawned, "{:?}", facts.lost);
+    // A closure whose end was lost is not told of, but its start was a record.
+    let polls = told(facts, |task| task.polls) + facts.lost_of("poll-start");
+    let closures: u64 = truth
+        .iter()
+        .filter(|task| task.blocking)
+        .map(|task| task.entries)
+        .sum();
+    let entries = sum(truth, |task| task.entries) + closures;
+    let least = polls + told(facts, |task| task.blocking_runs);
+    assert!(
+        least <= entries && entries <= polls + closures,
+        "{least} to {} of {entries} polls: {:?}",
+        polls + closures,
+        facts.lost
+    );
+    truth::expect_no_more_told(truth, facts);
+}
+
+/// In epochs, each loss is told by one segment, whoever closed it.
+#[test]
+fn losses_that_a_killed_recorder_told_are_not_told_again() {
+    begin();
+    let output = output_dir();
+    let counted = output.path().join("truth.tsv");
+    let mut program = counting(&counted);
+    let rotating = |program: &TestProgram| {
+        keeping(program, output.path(), "64KiB")
+            .arg("--rotate")
+            .arg("1s")
+    };
+    let tracer = rotating(&program).attached();
+    program.say("go");
+    wait::until("a segment tells of losses", || {
+        let sealed = files(output.path()).into_iter().filter(|path| {
+            let name = path.to_string_lossy();
+            name.ends_with(".bin.gz")
+        });
+        let sealed: Vec<_> = sealed.collect();
+        (Facts::of(&sealed).total_lost() > 0).then_some(())
+    });
+    kill(tracer);
+    let tracer = rotating(&program).attached();
+    assert!(program.hear().starts_with("done"));
+    tracer.interrupt().expect(7);
+    assert!(program.exit().success());
+    let segments = sealed_segments(output.path());
+    expect_counted_in_epochs(&truth::read(&counted), &Facts::of(&segments));
+}
+
+/// As [`expect_counted`], where each segment announces the tasks that it has.
+fn expect_counted_in_epochs(truth: &[TrueTask], facts: &Facts) {
+    let wakes = told(facts, |task| task.wakes) + facts.lost_of("wake");
+    assert_eq!(wakes, sum(truth, |task| task.wakes), "{:?}", facts.lost);
+}
+
+#[test]
+fn without_the_flag_nothing_is_pinned_and_what_is_left_goes() {
+    begin();
+    let output = output_dir();
+    let mut program = serving();
+    let plain = |program: &TestProgram| Attach::to(program.pid(), output.path());
+    let tracer = plain(&program).attached();
+    assert_eq!(bpffs::directory(program.pid()), None);
+    tracer.interrupt().expect(0);
+
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    let ours = Loaded::of(tracer.pid());
+    program.wait_for_progress(100);
+    kill(tracer);
+    assert!(bpffs::pinned(program.pid()).contains(&"progress".to_owned()));
+    let tracer = plain(&program).attached();
+    assert_eq!(bpffs::directory(program.pid()), None);
+    let outcome = tracer.interrupt();
+    outcome.expect(0);
+    expect_said(
+        &outcome,
+        &["removed what a recorder had kept", "records were not read"],
+    );
+    expect_nothing_left(&program, &ours);
+    program.ask("rest", "resting");
+    assert!(program.exit().success());
+}
+
+#[test]
+fn a_target_that_exits_meanwhile_is_named_with_what_nobody_read() {
+    begin();
+    let (output, other_output) = (output_dir(), output_dir());
+    let (mut program, other) = (serving(), serving());
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    let ours = Loaded::of(tracer.pid());
+    kill(tracer);
+    program.wait_for_progress(100);
+    let pid = program.pid();
+    program.ask("rest", "resting");
+    assert!(program.exit().success());
+    assert!(bpffs::directory(pid).is_some());
+
+    let tracer = keeping(&other, other_output.path(), "32MiB").attached();
+    assert_eq!(bpffs::directory(pid), None);
+    let outcome = tracer.interrupt();
+    outcome.expect(0);
+    expect_said(
+        &outcome,
+        &[&format!("of process {pid}: the process is gone")],
+    );
+    let said = outcome.stderr.iter().find(|line| line.contains("not read"));
+    assert!(
+        said.is_some_and(|line| !line.contains("; 0 records")),
+        "{outcome:#?}"
+    );
+    wait::until("everything is gone from the kernel", || {
+        Loaded::now().also_in(&ours).is_empty().then_some(())
+    });
+    assert!(other.exit().success());
+}
+
+#[test]
+fn another_plan_is_not_taken_over() {
+    begin();
+    let output = output_dir();
+    let mut program = serving();
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    let ours = Loaded::of(tracer.pid());
+    kill(tracer);
+    // As if its sites had been others.
+    bpffs::set_word(program.pid(), "progress", 3, 1);
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    program.wait_for_progress(100);
+    let outcome = tracer.interrupt();
+    outcome.expect(0);
+    expect_said(
+        &outcome,
+        &["removed what a recorder had kept", "it is for other sites"],
+    );
+    expect_nothing_left(&program, &ours);
+    assert!(program.exit().success());
+}
+
+#[test]
+fn one_recorder_keeps_the_rings_of_a_target() {
+    begin();
+    let (output, other_output) = (output_dir(), output_dir());
+    let program = serving();
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    let refused = keeping(&program, other_output.path(), "32MiB").outcome();
+    refused.expect_failure(1, &["another recorder keeps the rings"]);
+    // Without the flag it is as ever, and does not touch what is kept.
+    let plain = Attach::to(program.pid(), other_output.path()).attached();
+    plain.interrupt().expect(0);
+    assert!(bpffs::directory(program.pid()).is_some());
+    tracer.interrupt().expect(0);
+    assert_eq!(bpffs::directory(program.pid()), None);
+    assert!(program.exit().success());
+}
+
+#[test]
+fn a_target_that_exits_ends_what_is_kept() {
+    begin();
+    let output = output_dir();
+    let mut program = serving();
+    let tracer = keeping(&program, output.path(), "32MiB").attached();
+    let (pid, ours) = (program.pid(), Loaded::of(tracer.pid()));
+    program.ask("rest", "resting");
+    assert!(program.exit().success());
+    tracer.outcome().expect(0);
+    assert_eq!(bpffs::directory(pid), None);
+    wait::until("everything is gone from the kernel", || {
+        Loaded::now().also_in(&ours).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn without_a_bpf_file_system_there_is_one_line() {
+    begin();
+    let output = output_dir();
+    let program = serving();
+    let unmounted = "umount /sys/fs/bpf; exec \"$@\"";
+    let outcome = keeping(&program, output.path(), "32MiB")
+        .under(&["unshare", "--mount", "sh", "-c", unmounted, "sh"])
+        .outcome();
+    outcome.expect_failure(
+        4,
+        &["cannot keep the rings", "no BPF file system at /sys/fs/bpf"],
+    );
+    assert!(program.exit().success());
+}
