@@ -113,15 +113,15 @@ impl Recording {
         line.end_pass(began, pass, &mut |closed| dispatch.hand_over(closed));
         self.note_outage();
         if tracer.is_kept() {
-            self.settle(tracer, began.mono_ns, pass);
+            self.settle(tracer, began.mono_ns);
         }
         pass != Pass::Part
     }
 
-    /// From time to time, and when the rings are full: writes what is encoded and
-    /// lets go of it in the rings.
-    fn settle(&mut self, tracer: &mut Tracer, now_ns: u64, pass: Pass) {
-        if pass == Pass::Part || now_ns >= self.settled_ns + SETTLE_NS {
+    /// From time to time, and when the rings fill: writes what is encoded and lets
+    /// go of it in the rings.
+    fn settle(&mut self, tracer: &mut Tracer, now_ns: u64) {
+        if now_ns >= self.settled_ns + SETTLE_NS || tracer.rings().are_half_full() {
             self.line.flush();
             keep::settle(&self.line, tracer);
             self.settled_ns = now_ns;

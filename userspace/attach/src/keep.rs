@@ -93,14 +93,10 @@ impl Place {
         if pins.names("").is_empty() {
             return Ok(Found::Nothing(Self { pins, identity }));
         }
-        let reason = match Kept::open(pins, identity) {
-            Ok(kept) => match Tracer::adopt(kept, abilities) {
-                Ok((tracer, until_ns)) => return Ok(Found::Tracer(Box::new(tracer), until_ns)),
-                Err((pins, error)) => (pins, error.in_full()),
-            },
+        let (pins, reason) = match Tracer::take_over(pins, identity, abilities) {
+            Ok((tracer, until_ns)) => return Ok(Found::Tracer(Box::new(tracer), until_ns)),
             Err(refused) => refused,
         };
-        let (pins, reason) = reason;
         let dropped = Dropped::of(&pins);
         drop(pins);
         let pins = Pins::take(target)?;
@@ -109,33 +105,27 @@ impl Place {
 }
 
 impl Kept {
-    /// Opens what a predecessor has left; otherwise why it cannot be taken over.
-    fn open(pins: Pins, identity: Identity) -> Result<Self, (Pins, String)> {
-        let progress = match progress_of(&pins) {
-            Ok(progress) => progress,
-            Err(error) => return Err((pins, error.in_full())),
-        };
-        if !progress.is_complete() {
-            return Err((pins, "it is not complete".to_owned()));
-        }
-        let names = [
-            "another build of dial9-bpf",
-            "another executable",
-            "other sites",
-        ];
-        let both = progress.identity().into_iter().zip(identity).zip(names);
-        for ((theirs, ours), name) in both {
-            if theirs != ours {
-                return Err((pins, format!("it is for {name}")));
-            }
-        }
-        Ok(Self { pins, progress })
-    }
-
     /// Nobody may take it over any more; removes everything.
     pub(crate) fn end(self) {
-        self.progress.set_complete(false);
+        let Self { pins, progress } = self;
+        progress.set_complete(false);
+        drop(pins);
     }
+}
+
+/// Why this is nothing to be taken over, if it is not.
+fn difference(progress: &Progress, ours: Identity) -> Option<String> {
+    if !progress.is_complete() {
+        return Some("it is not complete".to_owned());
+    }
+    let names = [
+        "another build of dial9-bpf",
+        "another program in the process",
+        "other sites",
+    ];
+    let mut values = progress.identity().into_iter().zip(ours).zip(names);
+    let (_, name) = values.find(|((theirs, ours), _)| theirs != ours)?;
+    Some(format!("it is for {name}"))
 }
 
 impl Tracer {
@@ -202,20 +192,31 @@ impl Tracer {
         std::mem::forget(self);
     }
 
-    /// The tracer of a predecessor; otherwise what is pinned, and why not.
-    fn adopt(kept: Kept, abilities: Abilities) -> Result<(Self, u64), (Pins, AttachError)> {
-        let until_ns = kept.progress.until_ns();
-        match Self::open(&kept, abilities) {
+    /// The tracer of a predecessor, and how far that came; otherwise what is pinned,
+    /// and why it stays.
+    fn take_over(
+        pins: Pins,
+        identity: Identity,
+        abilities: Abilities,
+    ) -> Result<(Self, u64), (Pins, String)> {
+        let progress = match progress_of(&pins) {
+            Ok(progress) => progress,
+            Err(error) => return Err((pins, error.in_full())),
+        };
+        if let Some(difference) = difference(&progress, identity) {
+            return Err((pins, difference));
+        }
+        match Self::open(&pins, &progress, abilities) {
             Ok(mut tracer) => {
-                tracer.kept = Some(kept);
+                let until_ns = progress.until_ns();
+                tracer.kept = Some(Kept { pins, progress });
                 Ok((tracer, until_ns))
             }
-            Err(error) => Err((kept.pins, error)),
+            Err(error) => Err((pins, error.in_full())),
         }
     }
 
-    fn open(kept: &Kept, abilities: Abilities) -> Result<Self, AttachError> {
-        let Kept { pins, progress } = kept;
+    fn open(pins: &Pins, progress: &Progress, abilities: Abilities) -> Result<Self, AttachError> {
         let (sites, tracepoints): (Vec<_>, Vec<_>) = pins
             .names(LINK)
             .into_iter()
@@ -332,10 +333,13 @@ fn cpus() -> Result<usize, AttachError> {
 }
 
 fn identity(target: &Target, plan: &Plan) -> Identity {
-    let (device, inode) = target.executable_id();
+    let executable = (target.executable_id(), &plan.build_id);
+    // Another address tells that the process has executed the same file again.
+    let first = plan.sites.first().map_or(0, |site| site.file_offset);
+    let address = target.code_address(first).ok();
     [
-        hash(|hasher| OBJECT.hash(hasher)),
-        hash(|hasher| (device, inode, &plan.build_id).hash(hasher)),
+        hash(|hasher| (OBJECT, env!("CARGO_PKG_VERSION")).hash(hasher)),
+        hash(|hasher| (executable, address).hash(hasher)),
         hash(|hasher| format!("{plan:?}").hash(hasher)),
     ]
 }

@@ -46,9 +46,13 @@ impl Pins {
         let pid = target.pid();
         let path = path_of(pid, target.start_ticks());
         let failed = |error| refused(&format!("make {}", path.display()), error);
-        make(Path::new(ROOT)).map_err(failed)?;
         loop {
-            make(&path).map_err(failed)?;
+            make(Path::new(ROOT)).map_err(failed)?;
+            match make(&path) {
+                // Whoever removed the last target's has taken it along.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                made => made.map_err(failed)?,
+            }
             match Self::lock(pid, path.clone()) {
                 Ok(Some(pins)) => return Ok(pins),
                 Ok(None) => {}

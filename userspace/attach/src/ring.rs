@@ -149,6 +149,11 @@ impl Ring {
         self.give_back_to(at);
     }
 
+    /// Whether more than half of it is taken.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.produced() - self.given_back() > self.data_bytes / 2
+    }
+
     fn given_back(&self) -> u64 {
         self.consumer.position().load(Ordering::Relaxed)
     }

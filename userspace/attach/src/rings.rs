@@ -155,6 +155,11 @@ impl Rings {
         self.keeps = true;
     }
 
+    /// Whether more than half of one is taken.
+    pub fn are_half_full(&self) -> bool {
+        self.rings.iter().any(|(_, ring)| ring.is_half_full())
+    }
+
     /// Gives back the places of records that were read and are of before a time.
     pub(crate) fn give_back_before(&mut self, before_ns: u64) {
         for (_, ring) in &mut self.rings {

@@ -243,7 +243,7 @@ impl Tracer {
     pub fn losses(&self) -> Result<Vec<Loss>, AttachError> {
         let mut losses = losses_of(&self.maps)?;
         for loss in &mut losses {
-            loss.lost -= self.told_of(loss);
+            loss.lost = loss.lost.saturating_sub(self.told_of(loss));
         }
         losses.retain(|loss| loss.lost > 0);
         Ok(losses)
