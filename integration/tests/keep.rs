@@ -4,7 +4,10 @@
 //! recordings; a kernel and a BPF file system without anything of ours at the
 //! end. Never: a tolerance.
 
-use std::path::Path;
+use std::{
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 use dial9_bpf_integration::{
     Attach, Build, Facts, Outcome, TestProgram, Tracer, bpffs,
@@ -49,7 +52,7 @@ fn kill(tracer: Tracer) {
 }
 
 fn bytes_in(output: &Path) -> u64 {
-    let bytes = |path: &std::path::PathBuf| path.metadata().map_or(0, |file| file.len());
+    let bytes = |path: &PathBuf| path.metadata().map_or(0, |file| file.len());
     files(output).iter().map(bytes).sum()
 }
 
@@ -226,6 +229,9 @@ fn without_the_flag_nothing_is_pinned_and_what_is_left_goes() {
     program.wait_for_progress(100);
     kill(tracer);
     assert!(bpffs::pinned(program.pid()).contains(&"progress".to_owned()));
+    let directory = bpffs::directory(program.pid()).expect("it is kept");
+    let mode = directory.metadata().expect("it is there").mode();
+    assert_eq!(mode & 0o777, 0o700);
     let tracer = plain(&program).attached();
     assert_eq!(bpffs::directory(program.pid()), None);
     let outcome = tracer.interrupt();
