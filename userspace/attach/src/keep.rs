@@ -105,11 +105,11 @@ impl Place {
 }
 
 impl Kept {
-    /// Nobody may take it over any more; removes everything.
-    pub(crate) fn end(self) {
-        let Self { pins, progress } = self;
-        progress.set_complete(false);
-        drop(pins);
+    /// Nobody may take it over any more, and no hit is to come; what the rings hold
+    /// stays until the value goes, so that a kill before the end can be told.
+    pub(crate) fn detach(&self) {
+        self.progress.set_complete(false);
+        self.pins.clear(LINK);
     }
 }
 

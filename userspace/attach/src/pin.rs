@@ -154,7 +154,7 @@ impl Pins {
     }
 
     /// Removes every name that begins with `prefix`.
-    fn clear(&self, prefix: &str) {
+    pub(crate) fn clear(&self, prefix: &str) {
         for (name, _) in self.names(prefix) {
             // What stays keeps the directory, which the next recorder removes.
             let _ = fs::remove_file(self.path.join(name));

@@ -176,13 +176,13 @@ impl Tracer {
     }
 
     /// Ends the hits, all at one moment, then detaches, which takes a while;
-    /// the rings keep what they hold. Nothing is kept for a successor any more.
+    /// the rings keep what they hold. No successor can take over any more.
     pub fn detach(&mut self) {
         // A word that cannot be written lets hits through until the last link is
         // gone: then the end is not one moment, and nothing else is wrong.
         let _ = self.set_target(NO_TARGET);
-        if let Some(kept) = self.kept.take() {
-            kept.end();
+        if let Some(kept) = &self.kept {
+            kept.detach();
         }
         while let Some(links) = self.links.pop() {
             drop(links);
