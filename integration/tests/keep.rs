@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use dial9_bpf_attach::{Abilities, LinkKind, keep};
 use dial9_bpf_integration::{
     Attach, Build, Facts, Outcome, TestProgram, Tracer, bpffs,
     kernel::Loaded,
@@ -347,4 +348,15 @@ fn without_a_bpf_file_system_there_is_one_line() {
         &["cannot keep the rings", "no BPF file system at /sys/fs/bpf"],
     );
     assert!(program.exit().success());
+}
+
+/// What kernels before 6.6 have.
+#[test]
+fn links_of_perf_events_are_not_kept() {
+    begin();
+    let perf = Abilities::probe(Some(LinkKind::Perf)).expect("the kernel can do it");
+    let error = keep::check(perf).expect_err("they are not");
+    assert!(error.to_string().contains("uprobe_multi"), "{error}");
+    let multi = Abilities::probe(Some(LinkKind::Multi)).expect("the kernel can do it");
+    keep::check(multi).expect("they are");
 }
