@@ -7,6 +7,7 @@
 //! Everything here needs root and a kernel that the tracer supports; the tests
 //! fail where it is missing, they do not skip.
 
+pub mod bpffs;
 pub mod demo;
 pub mod driven;
 pub mod kernel;

@@ -102,6 +102,10 @@ pub(crate) struct AttachArgs {
     /// two, up to 2 GiB.
     #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
     pub(crate) ring_bytes: u64,
+    /// Let the kernel go on with hits when this recorder is killed, as long as the
+    /// rings have room; the next one with this option records them.
+    #[arg(long)]
+    pub(crate) keep_rings: bool,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]

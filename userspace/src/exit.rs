@@ -72,6 +72,7 @@ fn of_attach(error: &AttachError) -> u8 {
         | AttachError::Verifier { .. }
         | AttachError::Btf { .. }
         | AttachError::PidNamespace
+        | AttachError::NotKept { .. }
         | AttachError::Link { .. } => KERNEL,
         AttachError::RingBudget { .. } | AttachError::RingMemory { .. } => USAGE,
         _ => FAILURE,
@@ -131,6 +132,8 @@ mod tests {
     fn a_kernel_that_refuses() {
         let reason = String::new();
         assert_eq!(code(AttachError::Btf { reason }), KERNEL);
+        let reason = String::new();
+        assert_eq!(code(AttachError::NotKept { reason }), KERNEL);
         let doing = String::new();
         let source = denied();
         assert_eq!(code(AttachError::Kernel { doing, source }), KERNEL);

@@ -9,6 +9,7 @@ mod descriptors;
 mod dispatch;
 mod exit;
 mod identity;
+mod keep;
 mod outbox;
 mod output;
 mod plan_report;

@@ -15,11 +15,16 @@ use dial9_bpf_trace::{
     stats::Stats,
 };
 
-use crate::dispatch::{Delivery, Dispatch};
+use crate::{
+    dispatch::{Delivery, Dispatch},
+    keep,
+};
 
 /// Records that one pass takes at most from all rings: bounds the sorter's
 /// memory when the rings were left alone for a while.
 const PASS_RECORDS: usize = 128 << 10;
+/// Time for which rings that are kept hold what is in the file already, ns.
+const SETTLE_NS: u64 = 100_000_000;
 
 /// A recording in progress.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub(crate) struct Recording {
     outage: Option<anyhow::Error>,
     is_outage_told: bool,
     lost: u64,
+    settled_ns: u64,
 }
 
 /// A recording that is over.
@@ -57,6 +63,7 @@ impl Recording {
             outage: None,
             is_outage_told: false,
             lost: 0,
+            settled_ns: 0,
         }
     }
 
@@ -111,7 +118,20 @@ impl Recording {
         };
         line.end_pass(began, pass, &mut |closed| dispatch.hand_over(closed));
         self.note_outage();
+        if tracer.is_kept() {
+            self.settle(tracer, began.mono_ns);
+        }
         pass != Pass::Part
+    }
+
+    /// From time to time, and when the rings fill: writes what is encoded and lets
+    /// go of it in the rings.
+    fn settle(&mut self, tracer: &mut Tracer, now_ns: u64) {
+        if now_ns >= self.settled_ns + SETTLE_NS || tracer.rings().are_half_full() {
+            self.line.flush();
+            keep::settle(&self.line, tracer);
+            self.settled_ns = now_ns;
+        }
     }
 
     /// Whether nothing can be written and the recording is to end with that.

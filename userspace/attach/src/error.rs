@@ -106,6 +106,18 @@ pub enum AttachError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Rings cannot outlive a recorder here.
+    #[error("cannot keep the rings: {reason}")]
+    NotKept {
+        /// Why not.
+        reason: String,
+    },
+    /// Another recorder keeps the target's rings.
+    #[error("another recorder keeps the rings of process {pid}")]
+    AlreadyKept {
+        /// The target.
+        pid: u32,
+    },
     /// The ring budget does not give every CPU one page.
     #[error("{bytes} bytes of rings are too few: {cpus} CPUs need {least} bytes")]
     RingBudget {

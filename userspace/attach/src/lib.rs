@@ -2,15 +2,20 @@
 //!
 //! In: a target and its plan. Out: the target's records, as bytes, and counts
 //! of what was lost. Never: a write to the target's memory, a stop of the
-//! target, a pinned object; what is dropped is detached.
+//! target, a pinned object that nobody asked for; what is dropped is detached.
 
 pub mod baseline;
 pub mod btf;
 pub mod error;
+pub mod keep;
 mod link;
+mod maps;
+mod pin;
 pub mod price;
 pub mod privilege;
 mod program;
+mod progress;
+mod ring;
 pub mod rings;
 mod sys;
 pub mod target;

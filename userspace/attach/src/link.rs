@@ -1,7 +1,7 @@
 //! Live links: what is dropped is detached.
 //!
 //! In: a loaded program and its sites. Out: fds that keep the breakpoints in.
-//! Never: a pinned link; a breakpoint in another process than the target.
+//! Never: a breakpoint in another process than the target.
 
 use std::{
     ffi::CString,
@@ -28,10 +28,19 @@ pub enum LinkKind {
 
 /// The links of one program.
 #[derive(Debug)]
-#[expect(dead_code, reason = "the fds are held, and detach when dropped")]
 pub(crate) struct Links(Vec<OwnedFd>);
 
 impl Links {
+    /// A link that is live already.
+    pub(crate) fn adopt(link: OwnedFd) -> Self {
+        Self(vec![link])
+    }
+
+    /// What holds them.
+    pub(crate) fn fds(&self) -> &[OwnedFd] {
+        &self.0
+    }
+
     /// Attaches the program to all sites, which are in one file, or to none.
     ///
     /// # Errors

@@ -3,18 +3,16 @@
 //! In: what the kernel programs submit. Out: records as bytes, oldest first on
 //! each CPU. Never: a wait; the consumer comes on a timer.
 
-use std::{
-    fs, io,
-    os::fd::{AsFd as _, BorrowedFd},
-    ptr,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{fs, io};
 
-use aya::maps::{ArrayOfMaps, Map, MapData, MapError, RingBuf};
+use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::{AttachError, program::refused};
+use crate::{
+    AttachError,
+    program::refused,
+    ring::{Ring, Told},
+};
 
 /// Whether a budget gives every CPU that is online a page, and leaves half of
 /// the memory that is available: the kernel takes it all at once.
@@ -48,12 +46,8 @@ fn available_bytes() -> Option<u64> {
 #[derive(Debug)]
 pub struct Rings {
     rings: Vec<(u32, Ring)>,
-    bytes_each: u32,
-}
-
-struct Ring {
-    records: RingBuf<MapData>,
-    positions: Positions,
+    /// Whether places are given back by the caller alone.
+    keeps: bool,
 }
 
 /// How far a pass over the rings came, the best first.
@@ -85,12 +79,6 @@ impl Drained {
     }
 }
 
-impl std::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ring")
-    }
-}
-
 impl Rings {
     /// Creates the rings and puts them into the outer map, `budget_bytes` in
     /// all at most: each a power of two, and whole pages.
@@ -101,7 +89,7 @@ impl Rings {
     pub(crate) fn create(outer: &mut Map, budget_bytes: u64) -> Result<Self, AttachError> {
         let cpus = online_cpus()?;
         let bytes_each = ring_bytes(budget_bytes, cpus.len(), rustix::param::page_size())?;
-        let mut outer: ArrayOfMaps<&mut MapData, RingBuf<MapData>> =
+        let mut outer: ArrayOfMaps<&mut MapData, MapData> =
             ArrayOfMaps::try_from(outer).map_err(|error| map_refused(&error))?;
         let mut rings = Vec::with_capacity(cpus.len());
         for cpu in cpus {
@@ -109,89 +97,101 @@ impl Rings {
             outer
                 .set(cpu, &ring, 0)
                 .map_err(|error| map_refused(&error))?;
-            let positions = Positions::map(ring.as_fd()).map_err(|error| map_refused(&error))?;
-            let records = ring;
-            rings.push((cpu, Ring { records, positions }));
+            let ring = Ring::map(ring, bytes_each).map_err(|error| map_refused(&error))?;
+            rings.push((cpu, ring));
         }
-        Ok(Self { rings, bytes_each })
+        Ok(Self {
+            rings,
+            keeps: false,
+        })
     }
 
     /// Bytes of all rings together.
     pub fn total_bytes(&self) -> u64 {
-        u64::from(self.bytes_each) * self.rings.len() as u64
+        self.rings.iter().map(|(_, ring)| ring.data_bytes()).sum()
     }
 
     /// Hands the records that are in the rings to `take`, each with its CPU, at
-    /// most `limit_each` of each ring, and frees their places.
+    /// most `limit_each` of each ring, and frees their places, unless they are
+    /// kept.
     pub fn drain(&mut self, limit_each: usize, mut take: impl FnMut(u32, &[u8])) -> Drained {
         let mut drained = Drained::All;
         for (cpu, ring) in &mut self.rings {
             // What comes meanwhile is the next pass's.
-            let until = ring.positions.produced();
+            let until = ring.produced();
             let mut left = limit_each;
             while left > 0
-                && let Some(record) = ring.records.next()
+                && let Some(record) = ring.next()
             {
-                take(*cpu, &record);
+                take(*cpu, record);
+                if !self.keeps {
+                    ring.give_back();
+                }
                 left -= 1;
             }
-            drained = drained.and(Drained::of_ring(
-                ring.positions.consumed() >= until,
-                left == 0,
-            ));
+            drained = drained.and(Drained::of_ring(ring.read() >= until, left == 0));
         }
         drained
+    }
+
+    /// The rings of a predecessor, by CPU.
+    ///
+    /// # Errors
+    /// What the kernel answered.
+    pub(crate) fn adopt(maps: Vec<(u32, MapData)>) -> Result<Self, AttachError> {
+        let adopted = |(cpu, map): (u32, MapData)| {
+            let bytes = map.info().map_err(|error| map_refused(&error))?;
+            let ring = Ring::map(map, bytes.max_entries()).map_err(|error| map_refused(&error))?;
+            Ok((cpu, ring))
+        };
+        Ok(Self {
+            rings: maps.into_iter().map(adopted).collect::<Result<_, _>>()?,
+            keeps: true,
+        })
+    }
+
+    /// From now on places are given back by [`Rings::give_back_before`] alone.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
+    }
+
+    /// Whether more than half of one is taken.
+    pub fn are_half_full(&self) -> bool {
+        self.rings.iter().any(|(_, ring)| ring.is_half_full())
+    }
+
+    /// Gives back the places of records that were read and are of before a time.
+    pub(crate) fn give_back_before(&mut self, before_ns: u64) {
+        for (_, ring) in &mut self.rings {
+            ring.give_back_before(before_ns);
+        }
+    }
+
+    /// Leaves out what was told of before a time: of each ring what comes before
+    /// the position that `read` gives for its CPU, or before its end now.
+    pub(crate) fn skip(&mut self, before_ns: u64, read: impl Fn(u32) -> Option<u64>) {
+        for (cpu, ring) in &mut self.rings {
+            let position = read(*cpu).unwrap_or_else(|| ring.produced());
+            ring.skip(Told {
+                position,
+                before_ns,
+            });
+        }
+    }
+
+    /// How far each has been read, by CPU.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.rings.iter().map(|(cpu, ring)| (*cpu, ring.read()))
+    }
+
+    /// Their maps, by CPU.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = (u32, &MapData)> + '_ {
+        self.rings.iter().map(|(cpu, ring)| (*cpu, ring.data()))
     }
 
     /// How many rings there are: one for each CPU that was online.
     pub fn count(&self) -> usize {
         self.rings.len()
-    }
-}
-
-/// A ring's counters of bytes, which the kernel keeps in two pages of its own
-/// before the records (kernel/bpf/ringbuf.c, `struct bpf_ringbuf`): consumed,
-/// then reserved. The library that reads the records hides them, and takes a
-/// record that is not submitted yet for the end.
-struct Positions {
-    pages: ptr::NonNull<u8>,
-    page_bytes: usize,
-}
-
-// SAFETY: the mapping is ours alone, and only read, atomically.
-unsafe impl Send for Positions {}
-
-impl Positions {
-    fn map(ring: BorrowedFd<'_>) -> io::Result<Self> {
-        let page_bytes = rustix::param::page_size();
-        let flags = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a new mapping, of which no reference is given out.
-        let pages = unsafe { mmap(ptr::null_mut(), 2 * page_bytes, flags.0, flags.1, ring, 0) }?;
-        let pages = ptr::NonNull::new(pages.cast()).ok_or(io::ErrorKind::Other)?;
-        Ok(Self { pages, page_bytes })
-    }
-
-    fn consumed(&self) -> u64 {
-        self.read(0)
-    }
-
-    fn produced(&self) -> u64 {
-        self.read(self.page_bytes)
-    }
-
-    fn read(&self, at: usize) -> u64 {
-        // SAFETY: `at` is the first word of one of the two pages.
-        let word = unsafe { self.pages.as_ptr().add(at) };
-        // SAFETY: pages are aligned, the kernel writes the word atomically, and a
-        // relaxed load does not write.
-        unsafe { AtomicU64::from_ptr(word.cast()) }.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Positions {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, which nothing refers to any more.
-        let _ = unsafe { munmap(self.pages.as_ptr().cast(), 2 * self.page_bytes) };
     }
 }
 
@@ -202,9 +202,9 @@ fn online_cpus() -> Result<Vec<u32>, AttachError> {
     })
 }
 
-fn create_ring(bytes: u32) -> Result<RingBuf<MapData>, MapError> {
+fn create_ring(bytes: u32) -> Result<MapData, MapError> {
     let map = aya_obj::Map::new_from_params(BPF_MAP_TYPE_RINGBUF as u32, 0, 0, bytes, 0);
-    RingBuf::try_from(Map::RingBuf(MapData::create(map, "dial9_ring", None)?))
+    MapData::create(map, "dial9_ring", None)
 }
 
 /// Bytes of each ring: the largest power of two within the CPU's share.

@@ -169,7 +169,42 @@ fn perf_event_uprobe(pmu: u32, path: &CStr, offset: u64, pid: u32) -> io::Result
             PERF_FLAG_FD_CLOEXEC,
         )
     };
-    own(fd)
+    answer(fd).map(own)
+}
+
+/// Attaches a tracing program to the tracepoint that it was loaded for.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn link_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
+}
+
+/// Gives an object a name in the BPF file system, which keeps it.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let fields = unsafe { &mut attr.__bindgen_anon_4 };
+    fields.pathname = path.as_ptr() as u64;
+    fields.bpf_fd = object.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_OBJ_PIN, &mut attr).map(drop)
+}
+
+/// The object of a name in the BPF file system.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let fields = unsafe { &mut attr.__bindgen_anon_4 };
+    fields.pathname = path.as_ptr() as u64;
+    bpf_fd(bpf_cmd::BPF_OBJ_GET, &mut attr)
 }
 
 fn zeroed_attr() -> bpf_attr {
@@ -178,22 +213,30 @@ fn zeroed_attr() -> bpf_attr {
 }
 
 fn bpf_fd(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
+    bpf(command, attr).map(own)
+}
+
+fn bpf(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<libc::c_long> {
     // SAFETY: what the attribute points at outlives the call.
-    let fd = unsafe {
+    answer(unsafe {
         libc::syscall(
             libc::SYS_bpf,
             command as libc::c_long,
             std::ptr::from_mut(attr),
             size_of::<bpf_attr>(),
         )
-    };
-    own(fd)
+    })
 }
 
-fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
-    if fd < 0 {
+fn answer(value: libc::c_long) -> io::Result<libc::c_long> {
+    if value < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this fd.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    Ok(value)
+}
+
+/// An fd that the kernel has just given.
+fn own(fd: libc::c_long) -> OwnedFd {
+    // SAFETY: it is ours, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }

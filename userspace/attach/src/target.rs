@@ -111,6 +111,11 @@ impl Target {
         self.start_ticks
     }
 
+    /// Device and inode of the executable.
+    pub(crate) fn executable_id(&self) -> (u64, u64) {
+        self.executable_id
+    }
+
     /// The path that the executable has or had, as the process sees it; for
     /// messages only.
     pub fn path(&self) -> &PathBuf {
@@ -263,6 +268,12 @@ fn open_mapped(pid: u32, ending: &str) -> Option<File> {
                     .is_ok_and(|file| file.ino() == mapping.inode)
             })
     })
+}
+
+/// When a process started, in clock ticks since boot; `None` for one that is not
+/// there.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    Stat::read(pid).ok().map(|stat| stat.start_ticks)
 }
 
 /// What /proc/PID/stat says (man 5 `proc_pid_stat`).

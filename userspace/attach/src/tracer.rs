@@ -1,13 +1,14 @@
 //! The one place where programs, maps, rings and links of a target meet.
 //!
 //! In: a target, then its plan. Out: records through [`Tracer::rings`], losses
-//! and gaps. Never: anything that outlives it; dropping it detaches.
+//! and gaps. Never: anything that outlives it, but what it was told to keep and
+//! then only a process that is killed; dropping it detaches.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use aya::{
     Btf, BtfError, Ebpf, EbpfLoader,
-    maps::{Array, Map, MapData, PerCpuArray},
+    maps::{Array, MapData, PerCpuArray},
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
@@ -21,13 +22,16 @@ use dial9_bpf_probes::plan::{Plan, Probe, Site};
 use crate::{
     AttachError, Target,
     btf::{LifeOffsets, TaskOffsets},
+    keep::Kept,
     link::{LinkKind, Links},
+    maps::{Maps, absent},
     program::{Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
     rings::{Rings, os_error},
+    sys,
 };
 
 /// The kernel object, built by `cargo xtask build-ebpf`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OBJECT"));
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OBJECT"));
 
 /// The order of attaching; links are dropped the other way round. What ends an
 /// interval is there before what begins it, so that none begins and cannot end.
@@ -61,7 +65,8 @@ pub struct Loss {
     pub kind: RecordKind,
     /// Why they did not.
     pub cause: LossCause,
-    /// How many since the programs were loaded.
+    /// How many since the programs were loaded, without those that a predecessor
+    /// has told.
     pub lost: u64,
 }
 
@@ -79,15 +84,20 @@ pub struct PendingGap {
 /// A target's programs, maps, rings and links.
 #[derive(Debug)]
 pub struct Tracer {
-    links: Vec<Links>,
-    rings: Rings,
-    programs: Vec<(Probe, OwnedFd)>,
-    ebpf: Ebpf,
-    abilities: Abilities,
-    cpu_time_behind: Option<String>,
-    exec_unseen: Option<String>,
-    absent: Vec<(&'static str, String)>,
-    has_remembered: bool,
+    pub(crate) links: Vec<Links>,
+    pub(crate) rings: Rings,
+    pub(crate) programs: Vec<(Probe, OwnedFd)>,
+    /// Links of the kernel's own tracepoints, by program.
+    pub(crate) tracepoints: Vec<(String, OwnedFd)>,
+    pub(crate) maps: Maps,
+    pub(crate) abilities: Abilities,
+    pub(crate) cpu_time_behind: Option<String>,
+    pub(crate) exec_unseen: Option<String>,
+    pub(crate) absent: Vec<(&'static str, String)>,
+    pub(crate) has_remembered: bool,
+    pub(crate) kept: Option<Kept>,
+    /// What predecessors have told.
+    pub(crate) told: Vec<Loss>,
 }
 
 impl Tracer {
@@ -110,7 +120,6 @@ impl Tracer {
             offsets,
             life.as_ref().copied().unwrap_or_default(),
         )?;
-        let rings = Rings::create(map_mut(&mut ebpf, "RINGS")?, ring_bytes)?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let mut absent = Vec::new();
         let mut programs = Vec::with_capacity(Probe::ALL.len());
@@ -123,20 +132,40 @@ impl Tracer {
         }
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
+        let mut tracepoints = Vec::new();
+        let mut refusal = |name: &'static str| match attach_tracepoint(&mut ebpf, &btf, name) {
+            Ok(link) => {
+                tracepoints.push((name.to_owned(), link));
+                None
+            }
+            Err(reason) => Some(reason),
+        };
         // Without it CPU times lag.
-        let cpu_time_behind = attach_tracepoint(&mut ebpf, &btf, SCHED_SWITCH).err();
-        let exec_unseen = attach_tracepoint(&mut ebpf, &btf, SCHED_PROCESS_EXEC).err();
-        absent.extend(attach_life(&mut ebpf, &btf, &life));
+        let cpu_time_behind = refusal(SCHED_SWITCH);
+        let exec_unseen = refusal(SCHED_PROCESS_EXEC);
+        for name in LIFE {
+            let offsets = life.as_ref().err().map(AttachError::in_full);
+            absent.extend(
+                offsets
+                    .or_else(|| refusal(name))
+                    .map(|reason| (name, reason)),
+            );
+        }
+        let mut maps = Maps::of(&mut ebpf);
+        let rings = Rings::create(maps.get_mut("RINGS")?, ring_bytes)?;
         Ok(Self {
             links: Vec::new(),
             rings,
             programs,
-            ebpf,
+            tracepoints,
+            maps,
             abilities,
             cpu_time_behind,
             exec_unseen,
             absent,
             has_remembered: false,
+            kept: None,
+            told: Vec::new(),
         })
     }
 
@@ -190,11 +219,14 @@ impl Tracer {
     }
 
     /// Ends the hits, all at one moment, then detaches, which takes a while;
-    /// the rings keep what they hold.
+    /// the rings keep what they hold. No successor can take over any more.
     pub fn detach(&mut self) {
         // A word that cannot be written lets hits through until the last link is
         // gone: then the end is not one moment, and nothing else is wrong.
         let _ = self.set_target(NO_TARGET);
+        if let Some(kept) = &self.kept {
+            kept.detach();
+        }
         while let Some(links) = self.links.pop() {
             drop(links);
         }
@@ -203,7 +235,9 @@ impl Tracer {
     /// Sets the process whose hits count: one word, so that the hits of all
     /// programs begin and end at one moment.
     fn set_target(&mut self, pid: u32) -> Result<(), AttachError> {
-        let mut target: Array<&mut MapData, u32> = map_mut(&mut self.ebpf, ".data")?
+        let mut target: Array<&mut MapData, u32> = self
+            .maps
+            .get_mut("data")?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
         target
@@ -217,7 +251,9 @@ impl Tracer {
         if !self.has_remembered {
             return Ok(());
         }
-        let mut known: Array<&mut MapData, u64> = map_mut(&mut self.ebpf, "KNOWN")?
+        let mut known: Array<&mut MapData, u64> = self
+            .maps
+            .get_mut("KNOWN")?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
         for index in 0..KNOWN_TASKS {
@@ -250,9 +286,8 @@ impl Tracer {
     /// [`AttachError::Kernel`] when the word cannot be read.
     pub fn has_executed(&self) -> Result<bool, AttachError> {
         let executed: Array<&MapData, u32> = self
-            .ebpf
-            .map("EXECUTED")
-            .ok_or_else(|| absent("EXECUTED"))?
+            .maps
+            .get("EXECUTED")?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
         let word = executed.get(&0, 0);
@@ -275,28 +310,19 @@ impl Tracer {
     /// # Errors
     /// [`AttachError::Kernel`] when the counters cannot be read.
     pub fn losses(&self) -> Result<Vec<Loss>, AttachError> {
-        let counters: PerCpuArray<&MapData, u64> = self
-            .ebpf
-            .map("LOSSES")
-            .ok_or_else(|| absent("LOSSES"))?
-            .try_into()
-            .map_err(|error| map_unreadable(&error))?;
-        let mut losses = Vec::new();
-        for kind in RecordKind::HITS {
-            for cause in LossCause::ALL {
-                let counts = counters
-                    .get(&counter_index(kind, cause), 0)
-                    .map_err(|error| map_unreadable(&error))?;
-                let lost = (0..).zip(counts.iter()).filter(|(_, lost)| **lost > 0);
-                losses.extend(lost.map(|(cpu, lost)| Loss {
-                    cpu,
-                    kind,
-                    cause,
-                    lost: *lost,
-                }));
-            }
+        let mut losses = losses_of(&self.maps)?;
+        for loss in &mut losses {
+            loss.lost = loss.lost.saturating_sub(self.told_of(loss));
         }
+        losses.retain(|loss| loss.lost > 0);
         Ok(losses)
+    }
+
+    /// How much of a counter predecessors have told.
+    pub(crate) fn told_of(&self, loss: &Loss) -> u64 {
+        let counter = |loss: &Loss| (loss.cpu, loss.kind, loss.cause);
+        let told = self.told.iter().find(|told| counter(told) == counter(loss));
+        told.map_or(0, |told| told.lost)
     }
 
     /// Threads whose last hits were lost; to be asked after the last drain.
@@ -305,9 +331,8 @@ impl Tracer {
     /// [`AttachError::Kernel`] when the slots cannot be read.
     pub fn pending_gaps(&self) -> Result<Vec<PendingGap>, AttachError> {
         let slots: Array<&MapData, SlotBytes> = self
-            .ebpf
-            .map("LOST_HITS")
-            .ok_or_else(|| absent("LOST_HITS"))?
+            .maps
+            .get("LOST_HITS")?
             .try_into()
             .map_err(|error| map_unreadable(&error))?;
         let mut gaps = Vec::new();
@@ -366,29 +391,13 @@ fn load_maps(
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
 }
 
-/// Attaches to exits and signals. The value is what the kernel refuses, by name,
-/// and why: then the trace does not say how the target ended.
-fn attach_life(
-    ebpf: &mut Ebpf,
-    btf: &Result<Btf, BtfError>,
-    offsets: &Result<LifeOffsets, AttachError>,
-) -> Vec<(&'static str, String)> {
-    let mut attach = |name| {
-        offsets.as_ref().map_err(AttachError::in_full)?;
-        attach_tracepoint(ebpf, btf, name)
-    };
-    LIFE.into_iter()
-        .filter_map(|name| Some((name, attach(name).err()?)))
-        .collect()
-}
-
 /// Attaches the program to the tracepoint of the same name; otherwise says why the
 /// kernel or its policy refuses.
 fn attach_tracepoint(
     ebpf: &mut Ebpf,
     btf: &Result<Btf, BtfError>,
     name: &str,
-) -> Result<(), String> {
+) -> Result<OwnedFd, String> {
     let btf = btf.as_ref().map_err(ToString::to_string)?;
     let doing = format!("attach to {name}");
     let failed = |error: ProgramError| refused(&doing, os_error(&error)).in_full();
@@ -398,18 +407,32 @@ fn attach_tracepoint(
         .try_into()
         .map_err(failed)?;
     program.load(name, btf).map_err(failed)?;
-    program.attach().map_err(failed)?;
-    Ok(())
+    let program = program.fd().map_err(failed)?;
+    sys::link_tracepoint(program.as_fd()).map_err(|error| refused(&doing, error).in_full())
 }
 
-fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Map, AttachError> {
-    ebpf.map_mut(name).ok_or_else(|| absent(name))
-}
-
-fn absent(name: &str) -> AttachError {
-    AttachError::Object {
-        reason: format!("no {name}"),
+/// Every counter above zero, since the programs were loaded.
+pub(crate) fn losses_of(maps: &Maps) -> Result<Vec<Loss>, AttachError> {
+    let counters: PerCpuArray<&MapData, u64> = maps
+        .get("LOSSES")?
+        .try_into()
+        .map_err(|error| map_unreadable(&error))?;
+    let mut losses = Vec::new();
+    for kind in RecordKind::HITS {
+        for cause in LossCause::ALL {
+            let counts = counters
+                .get(&counter_index(kind, cause), 0)
+                .map_err(|error| map_unreadable(&error))?;
+            let lost = (0..).zip(counts.iter()).filter(|(_, lost)| **lost > 0);
+            losses.extend(lost.map(|(cpu, lost)| Loss {
+                cpu,
+                kind,
+                cause,
+                lost: *lost,
+            }));
+        }
     }
+    Ok(losses)
 }
 
 fn map_unreadable(error: &(dyn std::error::Error + 'static)) -> AttachError {

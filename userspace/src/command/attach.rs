@@ -25,7 +25,7 @@ use dial9_bpf_ship::{
     sink::{StoreOptions, StoreSink},
 };
 use dial9_bpf_trace::{
-    clock::Anchor,
+    clock::{Anchor, monotonic_ns},
     line::{Config, Line},
     location::Locations,
     rotate::Policy,
@@ -38,6 +38,7 @@ use crate::{
     descriptors,
     dispatch::{Dispatch, Shipping},
     exit, identity,
+    keep::{self, Start},
     output::Output,
     plan_report,
     recording::Recording,
@@ -70,9 +71,15 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     // First, so that an interrupted start leaves nothing behind either.
     let stop = stop::flag()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
+    if args.keep_rings {
+        keep::drop_stale();
+    }
     let upload = upload_of(args)?;
     check_budget(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
+    if args.keep_rings {
+        dial9_bpf_attach::keep::check(abilities)?;
+    }
     let target = Target::open(pid)?;
     let plan = plan_of(&target, args)?;
     let prices = Prices::measure(abilities).ok();
@@ -80,9 +87,9 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
         ring_bytes: args.ring_bytes,
         abilities,
     };
-    let mut tracer = Tracer::load(&target, options)?;
+    let mut start = Start::of(&target, &plan, options, args.keep_rings)?;
     let identity = identity::identity(&target, args.service.as_deref(), args.instance.as_deref());
-    let config = config_of(args, (&target, &plan, &tracer), &identity, owner)?;
+    let config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
     let shipping = Shipping {
         identity,
         spool_bytes: args.spool_bytes.get(),
@@ -91,10 +98,16 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     };
     let load_bias = identity::load_bias(&target, &plan)?;
     let locations = Locations::new(&identity::task_types(&plan), load_bias);
-    let mut recording = recording_of(config, locations, shipping, args.rotate != Rotation::Off)?;
-    recording.note_absent(tracer.absent());
-    let began = match attach(&mut tracer, &target, &plan) {
-        Ok(began) => began,
+    let mut recording = match recording_of(config, locations, shipping, (args, &mut start)) {
+        Ok(recording) => recording,
+        Err(error) => {
+            start.leave();
+            return Err(error);
+        }
+    };
+    recording.note_absent(start.tracer().absent());
+    let (mut tracer, began) = match attach(start, &target, &plan) {
+        Ok(attached) => attached,
         Err(error) => {
             recording.discard()?;
             return Err(error.into());
@@ -188,21 +201,23 @@ fn upload_of(args: &AttachArgs) -> anyhow::Result<Option<(Upload<StoreSink>, Str
     Ok(Some((upload, destination.to_string())))
 }
 
-/// A recording with a segment that begins now, in a spool that is recovered.
+/// A recording with a segment that begins now, or where the last one of a tracer
+/// that was taken over ends, in a spool that is recovered.
 fn recording_of(
     config: Config,
     locations: Locations,
     shipping: Shipping,
-    goes_on: bool,
+    (args, start): (&AttachArgs, &mut Start),
 ) -> anyhow::Result<Recording> {
     let uploads = shipping.upload.is_some();
     let (dispatch, found) = Dispatch::start(&config.dir, config.owner, shipping)?;
     report(&found, uploads);
-    let mut line = Line::begin(config, locations, Anchor::read())?;
+    let begins = start.begins(&found.recorded, &config.metadata.target);
+    let mut line = Line::begin(config, locations, begins)?;
     for gone in found.evicted {
         line.evicted(gone);
     }
-    Ok(Recording::new(line, dispatch, goes_on))
+    Ok(Recording::new(line, dispatch, args.rotate != Rotation::Off))
 }
 
 /// Says what a predecessor has left, where there is something to be done.
@@ -225,16 +240,30 @@ fn report(found: &Found, uploads: bool) {
 }
 
 /// Attaches, and says so; the value is when the links were live.
-fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, AttachError> {
+fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant), AttachError> {
     let tried = Instant::now();
-    tracer.attach(target, plan)?;
+    let since_ns = monotonic_ns();
+    let (mut tracer, how) = match start {
+        Start::TakenOver(tracer, noted_ns) => {
+            let ago = Duration::from_nanos(since_ns.saturating_sub(noted_ns));
+            (tracer, format!("as {} ms ago", ago.as_millis()))
+        }
+        Start::Unkept(mut tracer) => {
+            tracer.attach(target, plan)?;
+            (tracer, format!("in {} ms", tried.elapsed().as_millis()))
+        }
+        Start::New(mut tracer, place) => {
+            tracer.attach(target, plan)?;
+            tracer.keep(place, since_ns)?;
+            (tracer, format!("in {} ms", tried.elapsed().as_millis()))
+        }
+    };
     let began = Instant::now();
     stderr::say(format_args!(
-        "attached to process {} ({}): {} sites in {} ms, {} of rings",
+        "attached to process {} ({}): {} sites {how}, {} of rings",
         target.pid(),
         target.path().display(),
         plan.sites.len(),
-        began.duration_since(tried).as_millis(),
         ByteSize(tracer.rings().total_bytes()),
     ));
     for miss in &plan.misses {
@@ -248,5 +277,5 @@ fn attach(tracer: &mut Tracer, target: &Target, plan: &Plan) -> Result<Instant, 
     for (name, reason) in tracer.absent() {
         stderr::say(format_args!("missing: {name}: {reason}"));
     }
-    Ok(began)
+    Ok((tracer, began))
 }

@@ -302,6 +302,11 @@ impl Line {
         self.output.started()
     }
 
+    /// The time before which every record is in the output, `CLOCK_MONOTONIC` ns.
+    pub fn released_ns(&self) -> u64 {
+        self.released_ns
+    }
+
     /// The end of the present segment, `CLOCK_MONOTONIC` ns.
     pub fn boundary_ns(&self) -> u64 {
         self.boundary.ns

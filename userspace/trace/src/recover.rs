@@ -21,6 +21,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::encode::Encoder;
+use crate::metadata::Target;
 use crate::segment::name::{self, Stage};
 use crate::segment::{
     ClosedSegment, CompressedSegment, Evicted, Owner, SealedSegment, SegmentError,
@@ -42,6 +43,8 @@ pub struct Recovered {
     pub uncompressed: Vec<SealedSegment>,
     /// Compressed files, oldest first.
     pub compressed: Vec<CompressedSegment>,
+    /// How far the recorders of those two came.
+    pub recorded: Vec<Recorded>,
     /// Segments that a store has perhaps, since a put of them was not settled.
     pub in_doubt: BTreeSet<u64>,
     /// Evictions that no segment tells.
@@ -52,6 +55,37 @@ pub struct Recovered {
     pub cut_bytes: u64,
     /// Files that stay as they were, and why.
     pub failed: Vec<SegmentError>,
+}
+
+/// How far a recorder came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The metadata of its segment.
+    pub metadata: Vec<(String, String)>,
+    /// Every record of before that is in it or in an earlier one,
+    /// `CLOCK_MONOTONIC` ns.
+    pub until_ns: u64,
+}
+
+impl Recorded {
+    /// Whether the segment is one of this target.
+    pub fn is_of(&self, target: &Target) -> bool {
+        let has = |name: &str, value: String| {
+            let mut entries = self.metadata.iter();
+            entries.any(|(key, found)| key == name && *found == value)
+        };
+        has("target.pid", target.pid.to_string())
+            && has("target.start_ticks", target.start_ticks.to_string())
+    }
+}
+
+impl From<&Walk> for Recorded {
+    fn from(walk: &Walk) -> Self {
+        Self {
+            metadata: walk.metadata.clone(),
+            until_ns: walk.recorded_until_ns(),
+        }
+    }
 }
 
 /// Recovers a directory. The caller has its lock; active files that are locked
@@ -149,9 +183,11 @@ impl Recovered {
             bytes += close(&mut file, &found)?;
         }
         let times = (started, ended);
+        let recorded = Recorded::from(&found);
         let sealed = SealedSegment::found(spool, (index, bytes), times, found.told);
         let committed = ClosedSegment::found(file, spool.0, sealed).commit();
         self.sealed.push(committed.map_err(|error| error.source)?);
+        self.recorded.push(recorded);
         Ok(())
     }
 
@@ -162,6 +198,7 @@ impl Recovered {
         };
         let bytes = path.metadata()?.size();
         let times = (started, ended);
+        self.recorded.push(Recorded::from(&found));
         let sealed = SealedSegment::found(spool, (index, bytes), times, found.told);
         self.uncompressed.push(sealed);
         Ok(())

@@ -23,7 +23,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::recover::{Unarchive, recover};
+use crate::recover::{Recorded, Unarchive, recover};
 use crate::segment::name::{self, Stage};
 use crate::segment::{CompressedSegment, Evicted, Owner, SealedSegment, SegmentError, sync_dir};
 
@@ -66,6 +66,8 @@ pub struct Found {
     pub discarded: u64,
     /// Bytes after the last whole batches.
     pub cut_bytes: u64,
+    /// How far those came that have left raw segments.
+    pub recorded: Vec<Recorded>,
     /// Evictions still to be told.
     pub evicted: Vec<Evicted>,
     /// Files that stay as they were, and why.
@@ -163,6 +165,7 @@ impl Spool {
             waiting: (recovered.uncompressed.len() + recovered.compressed.len()) as u64,
             discarded: recovered.discarded,
             cut_bytes: recovered.cut_bytes,
+            recorded: recovered.recorded,
             evicted: recovered.evicted,
             failed: recovered.failed,
         };

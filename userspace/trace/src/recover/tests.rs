@@ -75,6 +75,11 @@ fn at_every_byte_recovery_yields_all_whole_batches_and_nothing_else() {
             (sealed.started, sealed.ended),
             (anchor(BASE_NS), anchor(newest_ns))
         );
+        let [recorded] = &recovered.recorded[..] else {
+            panic!("{recovered:?}")
+        };
+        let until_ns = newest_ns + u64::from(polls > 0);
+        assert_eq!(recorded.until_ns, until_ns, "cut at {cut}");
         std::fs::remove_file(&sealed.path).unwrap();
     }
 }

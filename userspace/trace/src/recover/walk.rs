@@ -26,6 +26,16 @@ const RESET_BYTES: usize = 9;
 /// Bytes in memory at once.
 const WINDOW_BYTES: usize = 2 * MAX_BATCH_BYTES;
 
+/// Events that have the time of the record that they are made of.
+const OF_RECORDS: [&str; 6] = [
+    "PollStartEvent",
+    "PollEndEvent",
+    "WakeEventEvent",
+    "TaskTerminateEvent",
+    "WorkerParkEvent",
+    "WorkerUnparkEvent",
+];
+
 /// What the whole batches of a file say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walk {
@@ -39,6 +49,8 @@ pub(crate) struct Walk {
     pub(crate) last_sync: Option<Anchor>,
     /// Newest event, `CLOCK_MONOTONIC` ns.
     pub(crate) newest_ns: u64,
+    /// Newest event that is a record's, `CLOCK_MONOTONIC` ns.
+    pub(crate) newest_record_ns: u64,
     /// The last metadata.
     pub(crate) metadata: Vec<(String, String)>,
     /// Indexes of the evictions told.
@@ -106,6 +118,15 @@ impl Walk {
         self.metadata.iter().any(key)
     }
 
+    /// The time before which no record is missing.
+    pub(crate) fn recorded_until_ns(&self) -> u64 {
+        let ns = |sync: Option<Anchor>| sync.map_or(0, |sync| sync.mono_ns);
+        if self.is_closed() {
+            return ns(self.last_sync);
+        }
+        ns(self.first_sync).max(self.newest_record_ns + 1)
+    }
+
     /// The end as the events tell it: the newest, by the last wall clock.
     pub(crate) fn ended(&self) -> Option<Anchor> {
         let last = self.last_sync?;
@@ -128,6 +149,7 @@ impl Walk {
             first_sync,
             last_sync,
             newest_ns,
+            newest_record_ns,
             metadata,
             told,
         } = batch;
@@ -137,6 +159,7 @@ impl Walk {
         self.first_sync = self.first_sync.or(first_sync);
         self.last_sync = last_sync.or(self.last_sync);
         self.newest_ns = self.newest_ns.max(newest_ns);
+        self.newest_record_ns = self.newest_record_ns.max(newest_record_ns);
         if !metadata.is_empty() {
             self.metadata = metadata;
         }
@@ -197,6 +220,9 @@ impl Walk {
                 self.metadata = owned.collect();
             }
             ("EvictionEvent", [FieldValueRef::Varint(index), ..]) => self.told.push(*index),
+            (name, _) if OF_RECORDS.contains(&name) => {
+                self.newest_record_ns = self.newest_record_ns.max(ts_ns);
+            }
             _ => {}
         }
         self.newest_ns = self.newest_ns.max(ts_ns);
