@@ -171,7 +171,12 @@ impl Facts {
         facts
     }
 
-    fn add(&mut self, path: &Path) -> Result<()> {
+    /// Reads one more file.
+    ///
+    /// # Errors
+    ///
+    /// When it does not decode.
+    pub fn add(&mut self, path: &Path) -> Result<()> {
         let bytes = unpacked(path)?;
         let mut decoder = Decoder::new(&bytes).context("no header")?;
         decoder.for_each_event(|event| self.take(&event))?;

@@ -30,11 +30,15 @@ pub struct TrueTask {
     pub wakes: u64,
     /// Whether it is over.
     pub ended: bool,
+    /// A time before its spawn, `CLOCK_MONOTONIC`.
+    pub spawned_ns: u64,
+    /// When its future was dropped; 0 while it is alive.
+    pub ended_ns: u64,
 }
 
 impl TrueTask {
     /// What the trace has to say; `exact` where spawns are seen as such.
-    fn expected(&self, exact: bool) -> TaskFacts {
+    pub fn expected(&self, exact: bool) -> TaskFacts {
         if self.blocking {
             return TaskFacts {
                 blocking_runs: self.entries,
@@ -76,6 +80,8 @@ fn parse(line: &str) -> Option<TrueTask> {
         entries: fields.next()?.parse().ok()?,
         wakes: fields.next()?.parse().ok()?,
         ended: fields.next()? == "ended",
+        spawned_ns: fields.next()?.parse().ok()?,
+        ended_ns: fields.next()?.parse().ok()?,
     })
 }
 

@@ -14,6 +14,7 @@ mod object;
 mod schemas;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod tidy;
 mod toolchain;
@@ -42,6 +43,8 @@ enum Verb {
     Schemas(schemas::Args),
     /// Measure what a hit and an event cost
     Bench(bench::Args),
+    /// Record for long, through kills and a store that fails at random
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Tidy => tidy::run(),
         Verb::Schemas(args) => schemas::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Soak(args) => soak::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }

@@ -22,6 +22,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     runtime::Handle,
     task::{Id, JoinHandle},
@@ -39,7 +40,9 @@ pub struct Task {
     id: AtomicU64,
     entries: AtomicU64,
     wakes: AtomicU64,
-    ended: AtomicBool,
+    spawned_ns: u64,
+    /// 0 while it is alive.
+    ended_ns: AtomicU64,
     cancelled_without_entry: AtomicBool,
 }
 
@@ -52,7 +55,8 @@ impl Task {
             id: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
+            spawned_ns: now_ns(),
+            ended_ns: AtomicU64::new(0),
             cancelled_without_entry: AtomicBool::new(false),
         });
         TASKS
@@ -131,7 +135,7 @@ impl Drop for Meter {
         if !polled_to_its_end {
             self.task.entries.fetch_add(1, SeqCst);
         }
-        self.task.ended.store(true, SeqCst);
+        self.task.ended_ns.store(now_ns(), SeqCst);
     }
 }
 
@@ -274,9 +278,16 @@ pub fn total_polls() -> u64 {
         .sum()
 }
 
+/// `CLOCK_MONOTONIC`, as the kernel stamps hits.
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
 /// Writes one line a task, fields separated by tabs: id, kind, `task` or
-/// `blocking`, `before` or `after`, entries, wakes, `ended` or `alive`. `ended`
-/// of a task from before counts only where there was an entry since [`begin`].
+/// `blocking`, `before` or `after`, entries, wakes, `ended` or `alive`, and the
+/// times before its spawn and of its end. `ended` of a task from before counts
+/// only where there was an entry since [`begin`].
 pub fn write_truth(path: &Path) -> io::Result<()> {
     let tasks = TASKS.lock().expect("no panic under this lock");
     let mut text = String::new();
@@ -288,18 +299,20 @@ pub fn write_truth(path: &Path) -> io::Result<()> {
             id,
             entries,
             wakes,
-            ended,
+            spawned_ns,
+            ended_ns,
             ..
         } = &**task;
+        let ended_ns = ended_ns.load(SeqCst);
         let _ = writeln!(
             text,
-            "{}\t{kind}\t{}\t{}\t{}\t{}\t{}",
+            "{}\t{kind}\t{}\t{}\t{}\t{}\t{}\t{spawned_ns}\t{ended_ns}",
             id.load(SeqCst),
             if *blocking { "blocking" } else { "task" },
             if *spawned_before { "before" } else { "after" },
             entries.load(SeqCst),
             wakes.load(SeqCst),
-            if ended.load(SeqCst) { "ended" } else { "alive" },
+            if ended_ns > 0 { "ended" } else { "alive" },
         );
     }
     fs::write(path, text)

@@ -13,6 +13,7 @@ const STALLED: Fault = Fault::Answer(
     "400 Bad Request",
     "<Error><Code>RequestTimeout</Code></Error>",
 );
+const SLOW: Fault = Fault::Slow(64);
 
 /// Ships through these faults; returns how often they failed.
 fn check(segments: usize, faults: &[Fault]) -> dial9_bpf_ship::courier::Failures {
@@ -70,7 +71,7 @@ fn storms_of_answers_that_pass() {
 
 #[test]
 fn a_slow_line() {
-    check(3, &[Fault::Slow, Fault::Slow]);
+    check(3, &[SLOW, SLOW]);
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn one_after_the_other() {
             0 => Fault::Reset,
             1 => Fault::ResetMidBody(500),
             2 => Fault::LoseAnswer,
-            3 => Fault::Slow,
+            3 => SLOW,
             4 => BROKEN,
             5 => BUSY,
             6 => TOO_MANY,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -22,8 +23,8 @@ pub(crate) enum Fault {
     Hang,
     /// It is answered here: status line and body.
     Answer(&'static str, &'static str),
-    /// Its body goes to the server in small pieces.
-    Slow,
+    /// Its body goes to the server in pieces of so many bytes, one every 2 ms.
+    Slow(u64),
     /// The server answers, and the answer is lost.
     LoseAnswer,
 }
@@ -65,7 +66,9 @@ impl Proxy {
         self.plan.lock().unwrap().seen
     }
 
-    pub(crate) fn serve(&self, listener: TcpListener, upstream: SocketAddr) {
+    /// Serves until the listener is dropped by the handle; requests in progress
+    /// go on then.
+    pub(crate) fn serve(&self, listener: TcpListener, upstream: SocketAddr) -> AbortHandle {
         let plan = Arc::clone(&self.plan);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -78,7 +81,8 @@ impl Proxy {
                 // Both sides go away at will.
                 tokio::spawn(async move { request(client, upstream, fault).await.ok() });
             }
-        });
+        })
+        .abort_handle()
     }
 }
 
@@ -106,14 +110,14 @@ async fn request(mut client: TcpStream, upstream: SocketAddr, fault: Fault) -> i
             reset(server)?;
             reset(client)?;
         }
-        Fault::Pass | Fault::Slow | Fault::LoseAnswer | Fault::Reset => {
+        Fault::Pass | Fault::Slow(_) | Fault::LoseAnswer | Fault::Reset => {
             let mut server = TcpStream::connect(upstream).await?;
             server.write_all(&head).await?;
             let mut left = body;
             while left > 0 {
-                let piece = if matches!(fault, Fault::Slow) {
+                let piece = if let Fault::Slow(piece) = fault {
                     tokio::time::sleep(Duration::from_millis(2)).await;
-                    left.min(64)
+                    left.min(piece)
                 } else {
                     left
                 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -43,12 +43,18 @@ impl Server {
         Self { root, address }
     }
 
-    /// Every object of the bucket, by key.
+    /// Content of every object of the bucket, by key.
     pub(crate) fn objects(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut objects = BTreeMap::new();
+        let read = |(key, path)| (key, std::fs::read(path).unwrap());
+        self.files().into_iter().map(read).collect()
+    }
+
+    /// The file of every object of the bucket, by key.
+    pub(crate) fn files(&self) -> BTreeMap<String, PathBuf> {
+        let mut files = BTreeMap::new();
         let bucket = self.root.path().join(BUCKET);
-        collect(&bucket, &bucket, &mut objects);
-        objects
+        collect(&bucket, &bucket, &mut files);
+        files
     }
 
     /// What is kept of the objects beside their bytes, as JSON.
@@ -64,14 +70,14 @@ impl Server {
     }
 }
 
-fn collect(bucket: &Path, dir: &Path, objects: &mut BTreeMap<String, Vec<u8>>) {
+fn collect(bucket: &Path, dir: &Path, files: &mut BTreeMap<String, PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(bucket, &path, objects);
+            collect(bucket, &path, files);
         } else {
             let key = path.strip_prefix(bucket).unwrap().to_str().unwrap();
-            objects.insert(key.to_owned(), std::fs::read(&path).unwrap());
+            files.insert(key.to_owned(), path);
         }
     }
 }
