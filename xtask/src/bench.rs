@@ -1,7 +1,7 @@
 //! `xtask bench`: what a hit costs, and what an event costs.
 //!
-//! In: this machine. Out: one table for the kernel side and one for userspace;
-//! the method is printed with each.
+//! In: this machine. Out: a table for the kernel side, one for userspace and one
+//! for the way to the disk; the method is printed with each.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Interleaved rounds of the kernel part
     #[arg(long, default_value_t = 40)]
     rounds: u32,
-    /// Records of the demo server that the userspace part works on
+    /// Records of the demo server that the other parts work on
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
 }
@@ -29,6 +29,8 @@ enum Part {
     Kernel,
     /// Events a second from ring bytes to a segment
     Userspace,
+    /// A million events a second, to compressed segments
+    Disk,
 }
 
 /// The verb.
@@ -39,32 +41,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     build_ebpf::ensure()?;
     shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
     shell::run(shell::cargo_apart("build", "demo").arg("--release"))?;
-    if args.only != Some(Part::Userspace) {
+    let is_asked = |part| args.only.is_none_or(|only| only == part);
+    if is_asked(Part::Kernel) {
         kernel(args.rounds)?;
     }
-    if args.only != Some(Part::Kernel) {
-        userspace(args.records)?;
+    let replays: Vec<_> = [
+        (Part::Userspace, "dial9-bpf-trace", "pipeline"),
+        (Part::Disk, "dial9-bpf", "disk"),
+    ]
+    .into_iter()
+    .filter(|(part, ..)| is_asked(*part))
+    .collect();
+    if replays.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let dump = shell::root().join("target/demo.dump");
+    record(&dump, args.records)?;
+    let done = replays.iter().try_for_each(|(_, package, name)| {
+        shell::run(bench(package, name).arg("--dump").arg(&dump))
+    });
+    std::fs::remove_file(&dump)?;
+    done
 }
 
 fn kernel(rounds: u32) -> Result<()> {
     shell::run(bench("dial9-bpf-integration", "overhead").args(["--rounds", &rounds.to_string()]))
 }
 
-/// The line from ring bytes to batches, on what the demo's rings gave.
-fn userspace(records: u64) -> Result<()> {
-    let dump = shell::root().join("target/demo.dump");
-    record(&dump, records)?;
-    let piped = shell::run(
-        bench("dial9-bpf-trace", "pipeline")
-            .arg("--dump")
-            .arg(&dump),
-    );
-    std::fs::remove_file(&dump)?;
-    piped
-}
-
+/// What the rings of the demo server give.
 fn record(dump: &Path, records: u64) -> Result<()> {
     shell::run(
         bench("dial9-bpf-integration", "demo_dump")
