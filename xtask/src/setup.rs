@@ -1,11 +1,12 @@
 //! `xtask setup`: installs what the builds and tests need.
 //!
 //! In: what is installed. Out: the rest installed, with one line a step. On
-//! Debian as root it uses the distribution's packages and `cargo install`;
-//! anywhere else it changes nothing and names what is missing.
+//! Debian as root it uses the distribution's packages, `cargo install` and `pip
+//! install`; anywhere else it changes nothing and names what is missing.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -27,23 +28,33 @@ struct Missing {
     name: &'static str,
     /// Packages of Debian to install.
     packages: &'static [&'static str],
-    /// To build once the packages are there.
-    crate_install: Option<CrateInstall>,
+    /// To do once the packages are there.
+    recipe: Recipe,
     /// What to do where we install nothing.
     advice: &'static str,
 }
 
-/// A program that `cargo install` builds.
+/// How a program is installed that is not in a package of Debian.
 #[derive(Clone, Copy)]
-struct CrateInstall {
-    arguments: &'static [&'static str],
-    environment: &'static [(&'static str, &'static str)],
+enum Recipe {
+    /// It is.
+    Packaged,
+    /// `cargo install` builds it.
+    Crate {
+        arguments: &'static [&'static str],
+        environment: &'static [(&'static str, &'static str)],
+    },
+    /// `pip install` into a virtual environment of its own, in `target/`.
+    Venv {
+        folder: &'static str,
+        requirement: &'static str,
+    },
 }
 
 const COMPILER: Missing = Missing {
     name: "a Rust compiler for bpfel-unknown-none",
     packages: &["rustc-web", "libstd-rust-web-dev-bpf"],
-    crate_install: None,
+    recipe: Recipe::Packaged,
     advice: "rustup toolchain install nightly --component rust-src",
 };
 
@@ -51,7 +62,7 @@ const COMPILER: Missing = Missing {
 const LINKER: Missing = Missing {
     name: toolchain::LINKER,
     packages: &["llvm-22-dev"],
-    crate_install: Some(CrateInstall {
+    recipe: Recipe::Crate {
         arguments: &[
             "bpf-linker",
             "--version",
@@ -61,7 +72,7 @@ const LINKER: Missing = Missing {
             "llvm-22",
         ],
         environment: &[("LLVM_PREFIX", "/usr/lib/llvm-22")],
-    }),
+    },
     advice: "LLVM_PREFIX=<LLVM 22> cargo install bpf-linker --version 0.13.0 --locked \
              --no-default-features --features llvm-22",
 };
@@ -69,11 +80,22 @@ const LINKER: Missing = Missing {
 const NEXTEST: Missing = Missing {
     name: "cargo-nextest",
     packages: &[],
-    crate_install: Some(CrateInstall {
+    recipe: Recipe::Crate {
         arguments: &["cargo-nextest", "--version", "0.9.143"],
         environment: &[],
-    }),
+    },
     advice: "cargo install cargo-nextest --version 0.9.143 --locked",
+};
+
+/// Another server of S3.
+const MOTO: Missing = Missing {
+    name: "moto_server",
+    packages: &["python3-venv"],
+    recipe: Recipe::Venv {
+        folder: "target/moto",
+        requirement: "moto[server]==5.2.5",
+    },
+    advice: "python3 -m venv target/moto && target/moto/bin/pip install 'moto[server]==5.2.5'",
 };
 
 /// Programs that the tests start.
@@ -92,7 +114,7 @@ const fn tool(
     Missing {
         name,
         packages,
-        crate_install: None,
+        recipe: Recipe::Packaged,
         advice,
     }
 }
@@ -134,13 +156,9 @@ fn missing(scope: Scope) -> Vec<Missing> {
     }
     let programs = match scope {
         Scope::Kernel => vec![LINKER],
-        Scope::All => [LINKER, NEXTEST].into_iter().chain(TOOLS).collect(),
+        Scope::All => [LINKER, NEXTEST, MOTO].into_iter().chain(TOOLS).collect(),
     };
-    absent.extend(
-        programs
-            .into_iter()
-            .filter(|item| shell::find(item.name).is_none()),
-    );
+    absent.extend(programs.into_iter().filter(|item| !item.is_there()));
     absent
 }
 
@@ -157,18 +175,56 @@ fn install(absent: &[Missing]) -> Result<()> {
                 .args(names),
         )?;
     }
-    for item in absent.iter().filter_map(|item| item.crate_install) {
-        println!("setup: cargo install {}", item.arguments.join(" "));
-        shell::run(
-            shell::cargo()
-                .current_dir("/")
-                .env_remove("CARGO_TARGET_DIR")
-                .envs(item.environment.iter().copied())
-                .args(["install", "--locked"])
-                .args(item.arguments),
-        )?;
+    for item in absent {
+        item.recipe.follow()?;
     }
     Ok(())
+}
+
+impl Missing {
+    fn is_there(&self) -> bool {
+        match self.recipe {
+            Recipe::Venv { folder, .. } => {
+                let programs = shell::root().join(folder).join("bin");
+                programs.join(self.name).is_file()
+            }
+            Recipe::Packaged | Recipe::Crate { .. } => shell::find(self.name).is_some(),
+        }
+    }
+}
+
+impl Recipe {
+    fn follow(self) -> Result<()> {
+        match self {
+            Self::Packaged => Ok(()),
+            Self::Crate {
+                arguments,
+                environment,
+            } => cargo_install(arguments, environment),
+            Self::Venv {
+                folder,
+                requirement,
+            } => pip_install(&shell::root().join(folder), requirement),
+        }
+    }
+}
+
+fn cargo_install(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    println!("setup: cargo install {}", arguments.join(" "));
+    shell::run(
+        shell::cargo()
+            .current_dir("/")
+            .env_remove("CARGO_TARGET_DIR")
+            .envs(environment.iter().copied())
+            .args(["install", "--locked"])
+            .args(arguments),
+    )
+}
+
+fn pip_install(folder: &Path, requirement: &str) -> Result<()> {
+    println!("setup: pip install {requirement}");
+    shell::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    shell::run(Command::new(folder.join("bin/pip")).args(["install", "--quiet", requirement]))
 }
 
 fn apt_get() -> Command {

@@ -1,7 +1,8 @@
 //! What fails on the way.
 
 use crate::proxy::{Fault, Proxy};
-use crate::rig::{Rig, TIME, wait};
+use crate::rig::{Rig, Served, TIME, wait};
+use crate::server::Server;
 
 const BUSY: Fault = Fault::Answer(
     "503 Slow Down",
@@ -17,7 +18,7 @@ const SLOW: Fault = Fault::Slow(64);
 
 /// Ships through these faults; returns how often they failed.
 fn check(segments: usize, faults: &[Fault]) -> dial9_bpf_ship::courier::Failures {
-    let mut rig = Rig::new(Proxy::planned(faults.iter().cloned(), Fault::Pass));
+    let mut rig = Rig::<Server>::new(Proxy::planned(faults.iter().cloned(), Fault::Pass));
     let courier = rig.ship(segments);
     rig.wait_for_all(&courier);
     let report = rig.check(courier, TIME);
@@ -29,7 +30,13 @@ fn check(segments: usize, faults: &[Fault]) -> dial9_bpf_ship::courier::Failures
 
 #[test]
 fn a_store_that_is_not_there_yet() {
-    let mut rig = Rig::without_listener(Proxy::planned([], Fault::Pass));
+    check_absence(Rig::<Server>::without_listener(Proxy::planned(
+        [],
+        Fault::Pass,
+    )));
+}
+
+pub(crate) fn check_absence(mut rig: Rig<impl Served>) {
     let courier = rig.ship(3);
     let waiting = wait(&courier.status(), |status| status.failures.transport >= 3);
     assert_eq!(waiting.uploaded, 0);

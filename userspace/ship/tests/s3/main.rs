@@ -1,4 +1,4 @@
-//! Segments to a real S3 server, through a proxy that fails as it is told.
+//! Segments to real S3 servers, through a proxy that fails as it is told.
 //!
 //! In: sealed segments in a spool of the recorder's own kind. Asserted: in the
 //! end each segment is in the store exactly once, its content the same, or is
@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod faults;
+mod moto;
 mod proxy;
 mod puts;
 mod rig;

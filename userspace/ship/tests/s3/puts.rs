@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::proxy::{Fault, Proxy};
-use crate::rig::{Rig, TIME, wait};
+use crate::rig::{Rig, Served, TIME, wait};
+use crate::server::Server;
 
 const NO_BUCKET: Fault = Fault::Answer(
     "404 Not Found",
@@ -25,7 +26,10 @@ const DENIED: Fault = Fault::Answer(
 
 #[test]
 fn segments_arrive_with_what_dial9_says_of_them() {
-    let mut rig = Rig::new(Proxy::planned([], Fault::Pass));
+    check_arrival(Rig::<Server>::new(Proxy::planned([], Fault::Pass)));
+}
+
+pub(crate) fn check_arrival(mut rig: Rig<impl Served>) {
     let courier = rig.ship(5);
     rig.wait_for_all(&courier);
     let report = rig.check(courier, TIME);
@@ -53,7 +57,7 @@ fn segments_arrive_with_what_dial9_says_of_them() {
 
 #[test]
 fn a_wrong_secret_leaves_all_in_the_spool_and_says_so() {
-    let mut rig = Rig::new(Proxy::planned([], Fault::Pass)).with_secret("another");
+    let mut rig = Rig::<Server>::new(Proxy::planned([], Fault::Pass)).with_secret("another");
     let courier = rig.ship(4);
     let degraded = wait(&courier.status(), |status| status.degraded.is_some());
     assert_eq!(
@@ -67,8 +71,8 @@ fn a_wrong_secret_leaves_all_in_the_spool_and_says_so() {
     assert!(rig.server.objects().is_empty());
 }
 
-fn check_refusal(fault: &Fault, said: &str) {
-    let mut rig = Rig::new(Proxy::planned([], fault.clone()));
+fn check_refusal<S: Served>(start: fn(Proxy) -> Rig<S>, fault: &Fault, said: &str) {
+    let mut rig = start(Proxy::planned([], fault.clone()));
     let courier = rig.ship(3);
     let degraded = wait(&courier.status(), |status| {
         status.degraded.is_some() && status.failures.refused >= 2
@@ -83,26 +87,35 @@ fn check_refusal(fault: &Fault, said: &str) {
 
 #[test]
 fn a_refusal_that_is_fixed_loses_nothing() {
-    check_refusal(&DENIED, "the store answered 403 AccessDenied");
+    check_denial(Rig::<Server>::new);
+}
+
+pub(crate) fn check_denial<S: Served>(start: fn(Proxy) -> Rig<S>) {
+    check_refusal(start, &DENIED, "the store answered 403 AccessDenied");
 }
 
 #[test]
 fn a_missing_bucket_is_a_refusal() {
-    check_refusal(&NO_BUCKET, "the store answered 404 NoSuchBucket");
+    check_refusal(
+        Rig::<Server>::new,
+        &NO_BUCKET,
+        "the store answered 404 NoSuchBucket",
+    );
 }
 
 #[test]
 fn a_wrong_region_is_a_refusal() {
     check_refusal(
+        Rig::<Server>::new,
         &WRONG_REGION,
         "the store answered 400 AuthorizationHeaderMalformed",
     );
-    check_refusal(&MOVED, "the store answered 301");
+    check_refusal(Rig::<Server>::new, &MOVED, "the store answered 301");
 }
 
 #[test]
 fn a_restart_goes_on_where_the_first_run_ended() {
-    let mut rig = Rig::new(Proxy::planned([Fault::Pass, Fault::Pass], Fault::Hang));
+    let mut rig = Rig::<Server>::new(Proxy::planned([Fault::Pass, Fault::Pass], Fault::Hang));
     let courier = rig.ship(6);
     wait(&courier.status(), |status| status.uploaded == 2);
     let report = rig.check(courier, Duration::from_millis(300));

@@ -83,10 +83,38 @@ impl Spool for Recorded {
     }
 }
 
+/// A server that a rig can have.
+pub(crate) trait Served {
+    fn start(runtime: &Runtime) -> Self;
+    fn address(&self) -> SocketAddr;
+    /// Content of every object of the bucket, by key.
+    fn objects(&self) -> BTreeMap<String, Vec<u8>>;
+    /// What is kept of each object beside its bytes.
+    fn attributes(&self) -> Vec<String>;
+}
+
+impl Served for Server {
+    fn start(runtime: &Runtime) -> Self {
+        runtime.block_on(Self::start())
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn objects(&self) -> BTreeMap<String, Vec<u8>> {
+        self.objects()
+    }
+
+    fn attributes(&self) -> Vec<String> {
+        self.attributes()
+    }
+}
+
 /// What a test has.
-pub(crate) struct Rig {
+pub(crate) struct Rig<S = Server> {
     runtime: Runtime,
-    pub(crate) server: Server,
+    pub(crate) server: S,
     pub(crate) proxy: Proxy,
     dir: TempDir,
     /// Content of the sealed segments by index.
@@ -95,7 +123,7 @@ pub(crate) struct Rig {
     secret: &'static str,
 }
 
-impl Rig {
+impl<S: Served> Rig<S> {
     pub(crate) fn new(proxy: Proxy) -> Self {
         let (rig, listener) = Self::with_address(proxy);
         rig.serve(listener);
@@ -115,7 +143,7 @@ impl Rig {
         listener.set_nonblocking(true).unwrap();
         let _runtime = self.runtime.enter();
         let listener = TcpListener::from_std(listener).unwrap();
-        self.proxy.serve(listener, self.server.address);
+        self.proxy.serve(listener, self.server.address());
     }
 
     fn with_address(proxy: Proxy) -> (Self, std::net::TcpListener) {
@@ -124,7 +152,7 @@ impl Rig {
             .enable_all()
             .build()
             .unwrap();
-        let server = runtime.block_on(Server::start());
+        let server = S::start(&runtime);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let rig = Self {
             runtime,
