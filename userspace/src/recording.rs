@@ -22,7 +22,7 @@ use crate::{
 
 /// Records that one pass takes at most from all rings: bounds the sorter's
 /// memory when the rings were left alone for a while.
-const PASS_RECORDS: usize = 128 << 10;
+const PASS_RECORDS: usize = 32 << 10;
 /// Time for which rings that are kept hold what is in the file already, ns.
 const SETTLE_NS: u64 = 100_000_000;
 
