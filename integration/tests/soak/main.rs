@@ -53,9 +53,10 @@ fn forty_seconds_and_a_kill() {
 fn as_long_as_told() {
     let told = |name| env::var(name).ok().and_then(|value| value.parse().ok());
     let minutes = told(MINUTES).unwrap_or(30);
+    let length = Duration::from_mins(minutes);
     soak(&Plan {
-        length: Duration::from_mins(minutes),
-        warm_up: Duration::from_mins(2),
+        length,
+        warm_up: length / 15,
         kills: 3,
         outages: usize::try_from(minutes / 2).expect("not for ever"),
         seed: told(SEED).unwrap_or(9),
