@@ -58,7 +58,7 @@ fn before_the_hits_begin() {
     let mut program = TestProgram::start("reexec", Build::Plain);
     let (target, plan) = scanned(program.pid());
     let mut tracer = loaded(&target, 1 << 20);
-    assert_eq!(tracer.exec_unseen(), None);
+    assert_eq!(tracer.absent(), []);
     assert!(target.is_same());
     program.ask("exec", "ready");
     assert!(!target.is_same(), "its stack is where it was");

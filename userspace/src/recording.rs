@@ -102,8 +102,8 @@ impl Recording {
     }
 
     /// Takes what is in the rings and encodes what is old enough that nothing
-    /// older can still come. Returns false when there is more to take at once.
-    pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> bool {
+    /// older can still come. Returns how far it came.
+    pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> Pass {
         let Self { line, dispatch, .. } = self;
         let began = Anchor::read();
         line.begin_pass();
@@ -121,7 +121,7 @@ impl Recording {
         if tracer.is_kept() {
             self.settle(tracer, began.mono_ns);
         }
-        pass != Pass::Part
+        pass
     }
 
     /// From time to time, and when the rings fill: writes what is encoded and lets
@@ -155,9 +155,10 @@ impl Recording {
     }
 
     /// Takes the last records of a detached tracer, and what its threads lost at
-    /// the very end; then waits for what becomes of the segments.
+    /// the very end; then waits for what becomes of the segments. A hit that has
+    /// reserved its place by now submits it.
     pub(crate) fn finish(mut self, tracer: &mut Tracer) -> Recorded {
-        while !self.pass(tracer) {}
+        while self.pass(tracer) != Pass::All {}
         let counted = self.read_losses(tracer);
         let gaps = match self.lost {
             0 => Ok(Vec::new()),

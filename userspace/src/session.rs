@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use dial9_bpf_attach::{AttachError, Target, Tracer};
+use dial9_bpf_trace::line::Pass;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
@@ -115,7 +116,7 @@ impl<'a> Session<'a> {
     ) -> Result<End, AttachError> {
         let mut before = self.snapshot(Duration::ZERO);
         loop {
-            let is_empty = self.recording.pass(tracer);
+            let is_more_to_take = self.recording.pass(tracer) == Pass::Part;
             if tracer.has_executed()? {
                 return Ok(End::TargetExecuted);
             }
@@ -141,7 +142,7 @@ impl<'a> Session<'a> {
             if duration.is_some_and(|duration| elapsed >= duration) {
                 return Ok(End::DurationOver);
             }
-            if is_empty && has_exited(self.target, PASS_INTERVAL) {
+            if !is_more_to_take && has_exited(self.target, PASS_INTERVAL) {
                 return Ok(if tracer.has_executed()? {
                     End::TargetExecuted
                 } else {

@@ -34,19 +34,7 @@ pub struct TaskOffsets {
 }
 
 impl TaskOffsets {
-    /// The running kernel's offsets.
-    ///
-    /// # Errors
-    /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
-    pub fn of_running_kernel() -> Result<Self, AttachError> {
-        let bytes = read_vmlinux()?;
-        Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
-            reason: "task_struct lacks tgid, pid or se.sum_exec_runtime".to_owned(),
-        })
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let btf = Btf::parse(bytes)?;
+    fn of(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             tgid: btf.offset("task_struct", &["tgid"])?,
             pid: btf.offset("task_struct", &["pid"])?,
@@ -73,19 +61,7 @@ pub struct LifeOffsets {
 }
 
 impl LifeOffsets {
-    /// The running kernel's offsets.
-    ///
-    /// # Errors
-    /// [`AttachError::Btf`] when the kernel has no BTF, or not these members.
-    pub fn of_running_kernel() -> Result<Self, AttachError> {
-        let bytes = read_vmlinux()?;
-        Self::parse(&bytes).ok_or_else(|| AttachError::Btf {
-            reason: "signal_struct, k_sigaction or kernel_siginfo lacks a member".to_owned(),
-        })
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let btf = Btf::parse(bytes)?;
+    fn of(btf: &Btf<'_>) -> Option<Self> {
         let info = |path: &[&str]| btf.offset("kernel_siginfo", path);
         Some(Self {
             signal: btf.offset("task_struct", &["signal"])?,
@@ -96,6 +72,25 @@ impl LifeOffsets {
             address: info(&["_sifields", "_sigfault", "_addr"])?,
         })
     }
+}
+
+/// The running kernel's offsets; those of exits and signals, or why there are none.
+///
+/// # Errors
+/// [`AttachError::Btf`] when the kernel has no BTF, or not the members of
+/// [`TaskOffsets`], [`AttachError::Proc`] when it cannot be read for another reason.
+pub fn of_running_kernel() -> Result<(TaskOffsets, Result<LifeOffsets, AttachError>), AttachError> {
+    let bytes = read_vmlinux()?;
+    let lacking = |what: &str| AttachError::Btf {
+        reason: format!("{what} lacks a member"),
+    };
+    let btf = Btf::parse(&bytes).ok_or_else(|| AttachError::Btf {
+        reason: format!("{VMLINUX} is cut short"),
+    })?;
+    let task = TaskOffsets::of(&btf).ok_or_else(|| lacking("task_struct"))?;
+    let life = LifeOffsets::of(&btf)
+        .ok_or_else(|| lacking("signal_struct, k_sigaction or kernel_siginfo"));
+    Ok((task, life))
 }
 
 /// A file that is not there or not for us is the kernel's doing; what else can
@@ -232,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_running_kernel_has_the_offsets() {
-        let offsets = TaskOffsets::of_running_kernel().expect("this kernel has BTF");
+        let (offsets, _) = of_running_kernel().expect("this kernel has BTF");
         assert_eq!(offsets.tgid, offsets.pid + 4, "pid and tgid are neighbours");
         assert!(
             offsets.cpu_ns > 0 && offsets.cpu_ns.is_multiple_of(8),
@@ -244,7 +239,8 @@ mod tests {
     /// (include/uapi/asm-generic/siginfo.h, x86-64).
     #[test]
     fn a_signal_is_laid_out_as_users_see_it() {
-        let offsets = LifeOffsets::of_running_kernel().expect("this kernel has BTF");
+        let (_, offsets) = of_running_kernel().expect("this kernel has BTF");
+        let offsets = offsets.expect("it has the members");
         assert_eq!((offsets.code, offsets.address), (8, 16), "{offsets:?}");
         assert!(
             offsets.signal > 0 && offsets.status > offsets.live,
@@ -256,8 +252,10 @@ mod tests {
     fn truncated_type_information_is_refused() {
         let bytes = fs::read(VMLINUX).expect("this kernel has BTF");
         for len in [0, 3, 12, 24, 100, bytes.len() / 2] {
-            assert_eq!(TaskOffsets::parse(&bytes[..len]), None, "{len} bytes");
-            assert_eq!(LifeOffsets::parse(&bytes[..len]), None, "{len} bytes");
+            let btf = Btf::parse(&bytes[..len]);
+            let task = btf.as_ref().and_then(TaskOffsets::of);
+            let life = btf.as_ref().and_then(LifeOffsets::of);
+            assert_eq!((task, life), (None, None), "{len} bytes");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     link::Links,
     maps::Maps,
     pin::{self, LINK, Pins},
-    program::{LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
+    program::{LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, exec_unseen, refused},
     progress::{Identity, Progress},
     rings::{Rings, os_error},
     tracer::{self, Loss, OBJECT, Tracer},
@@ -233,11 +233,9 @@ impl Tracer {
             (!is_there).then(|| format!("{name} was refused"))
         };
         let cpu_time_behind = refusal(SCHED_SWITCH);
-        let exec_unseen = refusal(SCHED_PROCESS_EXEC);
-        let absent = LIFE
-            .into_iter()
-            .filter_map(|name| Some((name, refusal(name)?)))
-            .collect();
+        let exec = refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason));
+        let life = LIFE.map(|name| Some((name, refusal(name)?)));
+        let absent = life.into_iter().chain([exec]).flatten().collect();
         let mut rings = Rings::adopt(rings_of(pins)?)?;
         rings.skip(progress.until_ns(), |cpu| Some(progress.position(cpu)));
         let maps = maps_of(pins)?;
@@ -253,7 +251,6 @@ impl Tracer {
             maps,
             abilities,
             cpu_time_behind,
-            exec_unseen,
             absent,
             has_remembered: true,
             kept: None,

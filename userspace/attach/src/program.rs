@@ -22,6 +22,13 @@ use crate::{AttachError, link::LinkKind, privilege, sys};
 pub(crate) const SCHED_SWITCH: &str = "sched_switch";
 /// The same of the program that sees the target's exec.
 pub(crate) const SCHED_PROCESS_EXEC: &str = "sched_process_exec";
+
+/// What is absent where that program was refused, and why.
+pub(crate) fn exec_unseen(reason: &str) -> (&'static str, String) {
+    let late = "an exec of the target is noticed a second late, or not at all";
+    ("exec", format!("{late}: {reason}"))
+}
+
 /// Names of the programs that tell how the target ends.
 pub(crate) const LIFE: [&str; 2] = ["sched_process_exit", "signal_deliver"];
 

@@ -21,11 +21,11 @@ use dial9_bpf_probes::plan::{Plan, Probe, Site};
 
 use crate::{
     AttachError, Target,
-    btf::{LifeOffsets, TaskOffsets},
+    btf::{self, LifeOffsets, TaskOffsets},
     keep::Kept,
     link::{LinkKind, Links},
     maps::{Maps, absent},
-    program::{Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, refused},
+    program::{Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, exec_unseen, refused},
     rings::{Rings, os_error},
     sys,
 };
@@ -92,7 +92,6 @@ pub struct Tracer {
     pub(crate) maps: Maps,
     pub(crate) abilities: Abilities,
     pub(crate) cpu_time_behind: Option<String>,
-    pub(crate) exec_unseen: Option<String>,
     pub(crate) absent: Vec<(&'static str, String)>,
     pub(crate) has_remembered: bool,
     pub(crate) kept: Option<Kept>,
@@ -112,8 +111,7 @@ impl Tracer {
             ring_bytes,
             abilities,
         } = options;
-        let offsets = TaskOffsets::of_running_kernel()?;
-        let life = LifeOffsets::of_running_kernel();
+        let (offsets, life) = btf::of_running_kernel()?;
         let mut ebpf = load_maps(
             target,
             abilities,
@@ -142,7 +140,7 @@ impl Tracer {
         };
         // Without it CPU times lag.
         let cpu_time_behind = refusal(SCHED_SWITCH);
-        let exec_unseen = refusal(SCHED_PROCESS_EXEC);
+        absent.extend(refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason)));
         for name in LIFE {
             let offsets = life.as_ref().err().map(AttachError::in_full);
             absent.extend(
@@ -161,7 +159,6 @@ impl Tracer {
             maps,
             abilities,
             cpu_time_behind,
-            exec_unseen,
             absent,
             has_remembered: false,
             kept: None,
@@ -292,11 +289,6 @@ impl Tracer {
             .map_err(|error| map_unreadable(&error))?;
         let word = executed.get(&0, 0);
         Ok(word.map_err(|error| map_unreadable(&error))? == 1)
-    }
-
-    /// Why [`Tracer::has_executed`] never says so; `None` when it does.
-    pub fn exec_unseen(&self) -> Option<&str> {
-        self.exec_unseen.as_deref()
     }
 
     /// What the trace lacks since the kernel refused it, by name, and why; after

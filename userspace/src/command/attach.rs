@@ -58,11 +58,13 @@ const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 /// # Errors
 /// Whatever `exit::of_failure` has a code for.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
-    if args.dry_run {
-        return dry_run(args);
-    }
     descriptors::raise_limit();
-    record(args).map_err(descriptors::explain)
+    let ran = if args.dry_run {
+        dry_run(args)
+    } else {
+        record(args)
+    };
+    ran.map_err(descriptors::explain)
 }
 
 fn record(args: &AttachArgs) -> anyhow::Result<u8> {
@@ -105,7 +107,6 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    recording.note_absent(start.tracer().absent());
     let (mut tracer, began) = match attach(start, &target, &plan) {
         Ok(attached) => attached,
         Err(error) => {
@@ -269,10 +270,6 @@ fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant
     for miss in &plan.misses {
         let (probe, reason) = (miss.probe.name(), &miss.reason);
         stderr::say(format_args!("missing: {probe}: {reason}"));
-    }
-    if let Some(reason) = tracer.exec_unseen() {
-        let late = "an exec of the target is noticed a second late, or not at all";
-        stderr::say(format_args!("missing: exec: {late}: {reason}"));
     }
     for (name, reason) in tracer.absent() {
         stderr::say(format_args!("missing: {name}: {reason}"));
