@@ -21,6 +21,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
+use crate::{quiet, script};
 use pin_project_lite::pin_project;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
@@ -284,11 +285,25 @@ fn now_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Writes one line a task, fields separated by tabs: id, kind, `task` or
-/// `blocking`, `before` or `after`, entries, wakes, `ended` or `alive`, and the
-/// times before its spawn and of its end. `ended` of a task from before counts
-/// only where there was an entry since [`begin`].
-pub fn write_truth(path: &Path) -> io::Result<()> {
+/// Waits until nothing runs, writes one line a task to `path`, says `WORD POLLS`,
+/// and waits for `exit`.
+///
+/// The fields of a line are separated by tabs: id, kind, `task` or `blocking`,
+/// `before` or `after`, entries, wakes, `ended` or `alive`, and the times before
+/// its spawn and of its end. `ended` of a task from before counts only where
+/// there was an entry since [`begin`].
+///
+/// # Panics
+///
+/// When the file cannot be written.
+pub fn conclude(path: &Path, word: &str) {
+    quiet::wait_until_idle();
+    write_truth(path).expect("the file can be written");
+    script::say(&format!("{word} {}", total_polls()));
+    script::expect("exit");
+}
+
+fn write_truth(path: &Path) -> io::Result<()> {
     let tasks = TASKS.lock().expect("no panic under this lock");
     let mut text = String::new();
     for task in tasks.iter() {

@@ -6,3 +6,4 @@
 pub mod count;
 pub mod quiet;
 pub mod script;
+pub mod spin;

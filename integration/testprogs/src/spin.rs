@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use testprogs::count::{Meter, Task};
+use crate::count::{Meter, Task};
 
 /// How a [`Spin`] wakes itself.
 pub trait SelfWake: Unpin + Send + 'static {
@@ -61,6 +61,7 @@ pub struct Spin<W> {
 }
 
 impl<W> Spin<W> {
+    /// One that belongs to `task`.
     pub fn new(task: Arc<Task>, left: u64) -> Self {
         Self {
             meter: Meter::new(task),

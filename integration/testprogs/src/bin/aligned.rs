@@ -13,17 +13,16 @@ use std::{
 };
 
 use testprogs::{
-    count::{self, Meter},
-    quiet, script,
+    count, quiet, script,
+    spin::{ByRef, Spin},
 };
 use tokio::{runtime, task::JoinHandle};
 
 const POLLS: u64 = 500;
 
-/// Wakes itself `left` times, as large as `A` makes it.
-struct Spin<A> {
-    meter: Meter,
-    left: u64,
+/// A [`Spin`] as large as `A` makes it.
+struct Aligned<A> {
+    spin: Spin<ByRef>,
     _aligned: A,
 }
 
@@ -35,18 +34,11 @@ struct Line;
 #[repr(align(256))]
 struct FourLines;
 
-impl<A: Unpin> Future for Spin<A> {
+impl<A: Unpin> Future for Aligned<A> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.meter.enter();
-        if self.left == 0 {
-            return self.meter.leave(Poll::Ready(()));
-        }
-        self.left -= 1;
-        self.meter.task().woken(1);
-        cx.waker().wake_by_ref();
-        self.meter.leave(Poll::Pending)
+        Pin::new(&mut self.spin).poll(cx)
     }
 }
 
@@ -54,12 +46,11 @@ fn spawn<A>(runtime: &runtime::Handle, kind: &'static str) -> JoinHandle<()>
 where
     A: Default + Unpin + Send + 'static,
 {
-    let spin = |task| Spin {
-        meter: Meter::new(task),
-        left: POLLS,
+    let aligned = |task| Aligned {
+        spin: Spin::new(task, POLLS),
         _aligned: A::default(),
     };
-    count::spawn_metered(runtime, kind, spin).0
+    count::spawn_metered(runtime, kind, aligned).0
 }
 
 fn main() {
@@ -84,9 +75,5 @@ fn main() {
             runtime.block_on(task).expect("it does not panic");
         }
     }
-    quiet::wait_until_idle();
-
-    count::write_truth(&path).expect("the file can be written");
-    script::say(&format!("done {}", count::total_polls()));
-    script::expect("exit");
+    count::conclude(&path, "done");
 }

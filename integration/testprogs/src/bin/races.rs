@@ -3,7 +3,7 @@
 //! address is has an old one soon.
 //!
 //! `races FILE`: says `ready PID` at rest; on `go` it works, comes to rest,
-//! writes FILE (see [`testprogs::count::write_truth`]) and says `done POLLS`; on
+//! writes FILE (see [`testprogs::count::conclude`]) and says `done POLLS`; on
 //! `exit` it ends.
 
 use std::{
@@ -53,11 +53,7 @@ fn main() {
         }
         scope.spawn(|| (1..=RUNTIMES).for_each(come_and_go));
     });
-    quiet::wait_until_idle();
-
-    count::write_truth(Path::new(&path)).expect("the file can be written");
-    script::say(&format!("done {}", count::total_polls()));
-    script::expect("exit");
+    count::conclude(Path::new(&path), "done");
 }
 
 fn runtime_of(workers: usize) -> Runtime {

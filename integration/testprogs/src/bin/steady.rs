@@ -3,7 +3,7 @@
 //!
 //! `steady FILE POLLS`: says `ready PID` at rest; on `go` it makes POLLS polls a
 //! second, each with one wake, and says `going`; on `rest` it comes to rest,
-//! writes FILE (see [`testprogs::count::write_truth`]) and says `resting POLLS`;
+//! writes FILE (see [`testprogs::count::conclude`]) and says `resting POLLS`;
 //! on `exit` it ends.
 
 use std::{
@@ -63,10 +63,7 @@ fn main() {
     for lane in lanes {
         runtime.block_on(lane).expect("it does not panic");
     }
-    quiet::wait_until_idle();
-    count::write_truth(&path).expect("the file can be written");
-    script::say(&format!("resting {}", count::total_polls()));
-    script::expect("exit");
+    count::conclude(&path, "resting");
 }
 
 /// One task after the other, which share the ticks.

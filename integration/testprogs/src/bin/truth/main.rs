@@ -3,14 +3,13 @@
 //!
 //! `truth FILE [PERCENT]`: says `ready PID` at rest, with tasks alive; on `go`
 //! it works (PERCENT of the usual amount, which is over a million polls), comes
-//! to rest, writes FILE (see [`testprogs::count::write_truth`]) and says `done
+//! to rest, writes FILE (see [`testprogs::count::conclude`]) and says `done
 //! POLLS`; on `exit` it ends. Between `ready` and `go`, and between `done` and
 //! `exit`, nothing is polled or woken.
 
 mod abort;
 mod alive;
 mod hammer;
-mod spin;
 mod twins;
 mod work;
 
@@ -45,9 +44,5 @@ fn main() {
     let alive = runtime.block_on(work::run(alive, work::Amount { percent }));
     hammer::run(&runtime, percent);
     abort::run(&runtime, alive);
-    quiet::wait_until_idle();
-
-    count::write_truth(&path).expect("the file can be written");
-    script::say(&format!("done {}", count::total_polls()));
-    script::expect("exit");
+    count::conclude(&path, "done");
 }

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use testprogs::count;
+use testprogs::{
+    count,
+    spin::{Burst, ByRef, ByValue, SelfWake, Spin},
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -21,11 +24,7 @@ use tokio::{
     time,
 };
 
-use crate::{
-    alive::Alive,
-    spin::{Burst, ByRef, ByValue, SelfWake, Spin},
-    twins,
-};
+use crate::{alive::Alive, twins};
 
 /// How much of everything.
 #[derive(Clone, Copy)]
