@@ -6,6 +6,7 @@
 use std::{
     ffi::OsString,
     io::Read,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -65,6 +66,27 @@ impl Attach {
     pub fn under(mut self, wrapper: &[&str]) -> Self {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
         self
+    }
+
+    /// Run with a store as dial9's environment names it: its endpoint, bucket and
+    /// prefix, key and secret.
+    #[must_use]
+    pub fn uploading(
+        self,
+        endpoint: SocketAddr,
+        [bucket, prefix]: [&str; 2],
+        [key, secret]: [&str; 2],
+    ) -> Self {
+        let env = [
+            "env".to_owned(),
+            format!("AWS_ACCESS_KEY_ID={key}"),
+            format!("AWS_SECRET_ACCESS_KEY={secret}"),
+            "AWS_REGION=us-east-1".to_owned(),
+            format!("AWS_ENDPOINT_URL=http://{endpoint}"),
+            format!("DIAL9_S3_BUCKET={bucket}"),
+            format!("DIAL9_S3_PREFIX={prefix}"),
+        ];
+        self.under(&env.each_ref().map(String::as_str))
     }
 
     /// Starts it.

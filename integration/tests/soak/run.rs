@@ -98,16 +98,13 @@ pub(crate) fn run(plan: &Plan, store: &Store, program: &mut TestProgram, spool: 
 }
 
 fn start(store: &Store, program: &TestProgram, spool: &Path, history: &mut History) -> Tracer {
-    let environment = store.environment();
     let words = ["--rotate", "2s", "--service", "soak"];
     let attach = words
         .iter()
         .fold(Attach::to(program.pid(), spool), |attach, word| {
             attach.arg(*word)
         });
-    let tracer = attach
-        .under(&environment.each_ref().map(String::as_str))
-        .attached();
+    let tracer = store.uploading(attach).attached();
     let now = clock_gettime(ClockId::Monotonic);
     history.recorders.push(Recorder {
         live_ns: now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs(),

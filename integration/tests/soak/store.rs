@@ -11,6 +11,7 @@ use std::{
     path::PathBuf,
 };
 
+use dial9_bpf_integration::Attach;
 use fastrand::Rng;
 use tokio::{runtime::Runtime, task::AbortHandle};
 
@@ -83,17 +84,9 @@ impl Store {
         self.open();
     }
 
-    /// The environment of a command that uploads here.
-    pub(crate) fn environment(&self) -> [String; 7] {
-        [
-            "env".to_owned(),
-            format!("AWS_ACCESS_KEY_ID={KEY_ID}"),
-            format!("AWS_SECRET_ACCESS_KEY={SECRET}"),
-            "AWS_REGION=us-east-1".to_owned(),
-            format!("AWS_ENDPOINT_URL=http://{}", self.address),
-            format!("DIAL9_S3_BUCKET={BUCKET}"),
-            "DIAL9_S3_PREFIX=soak".to_owned(),
-        ]
+    /// The command, with an upload to here.
+    pub(crate) fn uploading(&self, attach: Attach) -> Attach {
+        attach.uploading(self.address, [BUCKET, "soak"], [KEY_ID, SECRET])
     }
 
     /// The file of every object, by key.

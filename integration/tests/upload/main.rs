@@ -77,22 +77,13 @@ impl Store {
 
     /// With the store as dial9's environment names it.
     fn attach(&self, program: &TestProgram, output: &Path) -> Attach {
-        let env = [
-            "env".to_owned(),
-            format!("AWS_ACCESS_KEY_ID={KEY_ID}"),
-            format!("AWS_SECRET_ACCESS_KEY={SECRET}"),
-            "AWS_REGION=us-east-1".to_owned(),
-            format!("AWS_ENDPOINT_URL=http://{}", self.address),
-            format!("DIAL9_S3_BUCKET={BUCKET}"),
-            format!("DIAL9_S3_PREFIX={BY_ENV}"),
-        ];
         let words = ["--rotate", "1s", "--service", "shop"];
         words
             .iter()
             .fold(Attach::to(program.pid(), output), |attach, word| {
                 attach.arg(*word)
             })
-            .under(&env.each_ref().map(String::as_str))
+            .uploading(self.address, [BUCKET, BY_ENV], [KEY_ID, SECRET])
     }
 }
 
