@@ -11,10 +11,11 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_trace::recover::HEAD_BYTES;
+use dial9_bpf_trace::segment::open_regular;
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{Gid, OFlags, Uid};
 
 /// Level of gzip for archives: what dial9 reads, a little smaller.
 const GZIP_LEVEL: u32 = 6;
@@ -164,7 +165,7 @@ pub fn replace(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, 
 ///
 /// The system's, or what is wrong with the archive.
 pub fn head_of_archive(path: &Path) -> io::Result<Vec<u8>> {
-    let input = BufReader::new(File::open(path)?);
+    let input = BufReader::new(open_regular(path, OFlags::RDONLY)?);
     let mut head = Vec::new();
     decoder(input, Encoding::Zstd)?
         .take(HEAD_BYTES)
@@ -173,7 +174,7 @@ pub fn head_of_archive(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn write(from: &Path, partial: &Path, encoding: Encoding) -> io::Result<Converted> {
-    let file = File::open(from)?;
+    let file = open_regular(from, OFlags::RDONLY)?;
     let owner = file.metadata()?;
     let mut input = BufReader::new(file);
     let source = Encoding::of_content(input.fill_buf()?).ok_or_else(|| {

@@ -13,9 +13,10 @@ use dial9_trace_format::decoder::{Decoder, RawEvent};
 use dial9_trace_format::schema::SchemaEntry;
 use dial9_trace_format::types::FieldValueRef;
 use flate2::bufread::GzDecoder;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::OFlags;
 
 use crate::recover::walk::{begins_batch, recurses};
+use crate::segment::open_regular;
 use rules::Rules;
 
 mod rules;
@@ -87,24 +88,12 @@ pub fn check_file(path: &Path) -> Result<Report, CheckError> {
     } else {
         Stage::Sealed
     };
-    open_regular(path)
-        .and_then(|(file, file_bytes)| Check::new(stage).file(file, file_bytes))
+    open_regular(path, OFlags::RDONLY)
+        .and_then(|file| Check::new(stage).file(file))
         .map_err(|source| CheckError {
             path: path.to_owned(),
             source,
         })
-}
-
-/// Opens a file without a wait for what may be behind its name, such as the
-/// writer of a FIFO. The number is its size, bytes.
-fn open_regular(path: &Path) -> io::Result<(File, u64)> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(open(path, flags, Mode::empty())?);
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    Ok((file, metadata.len()))
 }
 
 /// Checks the uncompressed bytes of a segment.
@@ -134,7 +123,8 @@ impl Check {
         }
     }
 
-    fn file(mut self, file: File, file_bytes: u64) -> io::Result<Report> {
+    fn file(mut self, file: File) -> io::Result<Report> {
+        let file_bytes = file.metadata()?.len();
         let mut file = BufReader::new(file);
         if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
             self.member(file, file_bytes)?;

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use crate::clock::Anchor;
@@ -104,4 +105,10 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// A file whose writer one would wait for.
+pub(crate) fn fifo(path: &Path) {
+    let all = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, path, FileType::Fifo, all, 0).unwrap();
 }

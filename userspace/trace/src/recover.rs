@@ -18,13 +18,13 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::encode::Encoder;
 use crate::metadata::Target;
 use crate::segment::name::{self, Stage};
 use crate::segment::{
-    ClosedSegment, CompressedSegment, Evicted, Owner, SealedSegment, SegmentError,
+    ClosedSegment, CompressedSegment, Evicted, Owner, SealedSegment, SegmentError, open_regular,
 };
 use walk::{Walk, walk};
 
@@ -162,7 +162,7 @@ impl Recovered {
     }
 
     fn active(&mut self, spool: (&Path, Owner), index: u64, path: &Path) -> io::Result<()> {
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut file = open_regular(path, OFlags::RDWR)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             locked => locked?,
@@ -192,7 +192,7 @@ impl Recovered {
     }
 
     fn raw(&mut self, spool: (&Path, Owner), index: u64, path: &Path) -> io::Result<()> {
-        let found = walk(File::open(path)?)?;
+        let found = walk(open_regular(path, OFlags::RDONLY)?)?;
         let (Some(started), Some(ended)) = (found.first_sync, found.ended()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };

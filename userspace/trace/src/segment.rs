@@ -19,7 +19,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::clock::Anchor;
 use crate::encode::Encoder;
@@ -193,6 +193,21 @@ impl ActiveSegment {
             source,
         }
     }
+}
+
+/// Opens what must be a regular file without a wait for what may be behind its
+/// name instead, such as the writer of a FIFO.
+///
+/// # Errors
+///
+/// The system's, or that it is no regular file.
+pub fn open_regular(path: &Path, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(file)
 }
 
 /// A new active file under the directory's next free index, locked so that a

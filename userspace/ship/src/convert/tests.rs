@@ -99,6 +99,19 @@ fn what_is_not_a_segment_is_refused() {
     check_fails(&short, io::ErrorKind::UnexpectedEof);
 }
 
+/// A FIFO has no content before somebody writes to it.
+#[test]
+fn what_is_no_regular_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("trace.0.bin");
+    let status = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(status.unwrap().success());
+    let error = convert(&fifo, &dir.path().join("trace.0.bin.gz"), Encoding::Gzip).unwrap_err();
+    assert_eq!(error.source.to_string(), "not a regular file");
+    let error = head_of_archive(&fifo).unwrap_err();
+    assert_eq!(error.to_string(), "not a regular file");
+}
+
 #[test]
 fn what_is_cut_is_refused() {
     let mut member = GzEncoder::new(Vec::new(), Compression::fast());

@@ -3,14 +3,15 @@
 //! In: a file of whatever encoding. Out: its start and its metadata, from which
 //! a predecessor's identity is known. Never: more than the begin of the file.
 
-use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use rustix::fs::OFlags;
 
 use super::walk::walk;
 use crate::clock::Anchor;
+use crate::segment::open_regular;
 
 /// Enough of a segment, uncompressed, for its first batches.
 pub const HEAD_BYTES: u64 = 64 << 10;
@@ -44,7 +45,7 @@ pub struct Head {
 ///
 /// The system's; [`io::ErrorKind::InvalidData`] for what is no segment.
 pub fn head(path: &Path, unarchive: Unarchive) -> io::Result<Head> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path, OFlags::RDONLY)?;
     let mut bytes = Vec::new();
     let mut raw_bytes = 0;
     match path.extension().and_then(|extension| extension.to_str()) {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::check::check_file;
-use crate::fixtures::{BASE_NS, anchor, batch, close, create, names, spool_dir};
+use crate::fixtures::{BASE_NS, anchor, batch, close, create, fifo, names, spool_dir};
 
 /// An active file, and where its batches end.
 fn active() -> (Vec<u8>, Vec<usize>) {
@@ -210,13 +210,21 @@ fn what_cannot_be_recovered_stays_and_is_named() {
     std::fs::write(dir.path().join("trace.1.bin"), "no trace").unwrap();
     std::fs::write(dir.path().join("trace.2.bin.gz"), "no member").unwrap();
     std::fs::create_dir(dir.path().join("trace.3.bin.active")).unwrap();
+    fifo(&dir.path().join("trace.4.bin.active"));
+    fifo(&dir.path().join("trace.5.bin"));
     let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     let failed: Vec<PathBuf> = recovered
         .failed
         .iter()
         .map(|error| error.path.clone())
         .collect();
-    let expected = ["trace.1.bin", "trace.2.bin.gz", "trace.3.bin.active"];
+    let expected = [
+        "trace.1.bin",
+        "trace.2.bin.gz",
+        "trace.3.bin.active",
+        "trace.4.bin.active",
+        "trace.5.bin",
+    ];
     assert_eq!(failed, expected.map(|name| dir.path().join(name)));
     assert_eq!(names(dir.path()), expected);
     let error = recover(Path::new("/nowhere/at/all"), Owner::default(), no_archives).unwrap_err();

@@ -5,14 +5,14 @@
 //! dial9's Rust reader would cut after the first; the loss of the `.bin` when
 //! anything fails.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use rustix::fs::OFlags;
 
-use super::{Owner, SealedSegment, sync_dir};
+use super::{Owner, SealedSegment, open_regular, sync_dir};
 
 /// Level of zlib-rs at which an event takes less than 5 bytes, for about 0.1 µs.
 const LEVEL: u32 = 3;
@@ -94,7 +94,7 @@ impl SealedSegment {
 
 /// Compresses a file into a new one; returns the new one's size, bytes.
 fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
-    let mut from = File::open(from)?;
+    let mut from = open_regular(from, OFlags::RDONLY)?;
     // A left-over of a run that was killed here.
     match std::fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
