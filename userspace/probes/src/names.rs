@@ -4,6 +4,8 @@
 //! of a poll function. Never: a guess: legacy symbols do not spell generic
 //! arguments, so they give no type.
 
+use std::collections::BTreeSet;
+
 use crate::elf::{Image, Symbol};
 
 /// `poll` in `runtime/task/raw.rs`, with its generic arguments.
@@ -12,6 +14,21 @@ const POLL: &str = "tokio::runtime::task::raw::poll::<";
 /// The name without the hash.
 pub(crate) fn demangle(mangled: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(mangled))
+}
+
+/// Addresses of the functions whose demangled name `is_it`; `part` is a part of the
+/// mangled one.
+pub(crate) fn functions(
+    image: &Image<'_>,
+    part: &str,
+    is_it: impl Fn(&str) -> bool,
+) -> BTreeSet<u64> {
+    image
+        .symbols()
+        .iter()
+        .filter(|symbol| symbol.name.contains(part) && is_it(&demangle(symbol.name)))
+        .map(|symbol| symbol.address)
+        .collect()
 }
 
 /// Demangled name of the function around `address`.

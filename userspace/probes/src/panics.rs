@@ -116,15 +116,7 @@ fn location_sites(image: &Image<'_>) -> Result<Vec<Site>, String> {
     if image.symbols().is_empty() {
         return Err("no symbol table: panics have no location".to_owned());
     }
-    let named = |wanted: &str| -> BTreeSet<u64> {
-        image
-            .symbols()
-            .iter()
-            .filter(|symbol| symbol.name.contains("panic_with_hook"))
-            .filter(|symbol| names::demangle(symbol.name) == wanted)
-            .map(|symbol| symbol.address)
-            .collect()
-    };
+    let named = |wanted| names::functions(image, "panic_with_hook", |name| name == wanted);
     let (now, before) = (named(PANIC), named(PANIC_BEFORE));
     if now.is_empty() && before.is_empty() {
         return Err("no symbol std::panicking::panic_with_hook".to_owned());

@@ -8,8 +8,6 @@
 //! `runtime/task/list.rs`: `bind_inner(&self, task: Task<S>, notified:
 //! Notified<S>)`; `Task` is a pointer to the header, so it is in `rsi`.
 
-use std::collections::BTreeSet;
-
 use dial9_bpf_abi::cookie::{Cookie, Register};
 
 use crate::code;
@@ -30,13 +28,7 @@ pub(crate) fn find(
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
-    let functions: BTreeSet<_> = image
-        .symbols()
-        .iter()
-        .filter(|symbol| symbol.name.contains(FUNCTION))
-        .filter(|symbol| is_bind(&names::demangle(symbol.name)))
-        .map(|symbol| symbol.address)
-        .collect();
+    let functions = names::functions(image, FUNCTION, is_bind);
     let reason = if image.symbols().is_empty() {
         "no symbol table: tasks are shown from their first sighting".to_owned()
     } else if functions.is_empty() {
