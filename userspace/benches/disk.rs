@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_ship::{courier::Compression, identity::Identity};
+use dial9_bpf_ship::{convert::head_of_archive, courier::Compression, identity::Identity};
 use dial9_bpf_trace::{
     check::check_file,
     clock::{Anchor, monotonic_ns},
@@ -38,6 +38,7 @@ use dial9_bpf_trace::{
     metadata::Metadata,
     rotate::Policy,
     segment::Owner,
+    spool::Spool,
 };
 use dispatch::{Delivery, Dispatch, Shipping};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -215,11 +216,12 @@ fn start(dir: &Path) -> (Line, Dispatch) {
             instance: "bench".to_owned(),
             boot_id: "bench-1".to_owned(),
         },
-        spool_bytes: u64::MAX,
         compression: Compression::Gzip,
         upload: None,
     };
-    let (dispatch, _) = Dispatch::start(dir, Owner::default(), shipping).expect("a folder");
+    let spool = Spool::open(dir, Owner::default(), u64::MAX, head_of_archive);
+    let (spool, _) = spool.expect("a folder");
+    let dispatch = Dispatch::start(dir, spool, shipping).expect("a thread");
     let config = Config {
         dir: dir.to_owned(),
         owner: Owner::default(),

@@ -16,16 +16,11 @@ use std::{
 };
 
 use dial9_bpf_ship::{
-    convert::head_of_archive,
     courier::{Compression, Courier, Left, Settings, Upload},
     identity::Identity,
     sink::StoreSink,
 };
-use dial9_bpf_trace::{
-    line::Line,
-    segment::{ClosedSegment, Owner},
-    spool::{Found, Spool},
-};
+use dial9_bpf_trace::{line::Line, segment::ClosedSegment, spool::Spool};
 
 use crate::outbox::{Notice, Outbox};
 
@@ -44,8 +39,6 @@ const HELD: usize = 64;
 pub(crate) struct Shipping {
     /// Whose they are.
     pub(crate) identity: Identity,
-    /// Size that the spool may have.
-    pub(crate) spool_bytes: u64,
     /// What compressed segments are.
     pub(crate) compression: Compression,
     /// A store, and its name.
@@ -113,23 +106,18 @@ pub(crate) struct Delivery {
 }
 
 impl Dispatch {
-    /// Recovers what is in the directory, and starts with that. `line` is to be
-    /// told what [`Found::evicted`] says.
+    /// Starts with what is in a directory's spool. From now on segments may leave it,
+    /// so the line's first has its index by then: one that left would give its own
+    /// away again.
     ///
     /// # Errors
-    /// When the directory cannot be listed, or there is no thread to be had.
-    pub(crate) fn start(
-        dir: &Path,
-        owner: Owner,
-        shipping: Shipping,
-    ) -> anyhow::Result<(Self, Found)> {
+    /// When there is no thread to be had.
+    pub(crate) fn start(dir: &Path, spool: Spool, shipping: Shipping) -> anyhow::Result<Self> {
         let Shipping {
             identity,
-            spool_bytes,
             compression,
             upload,
         } = shipping;
-        let (spool, found) = Spool::open(dir, owner, spool_bytes, head_of_archive)?;
         let (sender, notices) = mpsc::channel();
         let active_bytes = Arc::new(AtomicU64::new(0));
         let outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
@@ -139,7 +127,7 @@ impl Dispatch {
             ..Settings::default()
         };
         let courier = Courier::start(settings, outbox, upload)?;
-        let dispatch = Self {
+        Ok(Self {
             dir: dir.to_owned(),
             courier,
             notices,
@@ -148,8 +136,7 @@ impl Dispatch {
             upload: name,
             is_degraded: false,
             tally: Tally::default(),
-        };
-        Ok((dispatch, found))
+        })
     }
 
     /// What became of the segments so far.

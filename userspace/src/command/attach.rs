@@ -19,6 +19,7 @@ use dial9_bpf_probes::{
     plan::{Plan, Probe},
 };
 use dial9_bpf_ship::{
+    convert::head_of_archive,
     courier::Upload,
     identity::{ENV_BUCKET, ENV_PREFIX, Identity, destination_of_env},
     rate::Rate,
@@ -30,7 +31,7 @@ use dial9_bpf_trace::{
     location::Locations,
     rotate::Policy,
     segment::Owner,
-    spool::Found,
+    spool::{Found, Spool},
 };
 
 use crate::{
@@ -94,7 +95,6 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     let config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
     let shipping = Shipping {
         identity,
-        spool_bytes: args.spool_bytes.get(),
         compression: args.compression.into(),
         upload,
     };
@@ -211,14 +211,22 @@ fn recording_of(
     (args, start): (&AttachArgs, &mut Start),
 ) -> anyhow::Result<Recording> {
     let uploads = shipping.upload.is_some();
-    let (dispatch, found) = Dispatch::start(&config.dir, config.owner, shipping)?;
+    let dir = config.dir.clone();
+    let bytes = args.spool_bytes.get();
+    let (spool, found) = Spool::open(&dir, config.owner, bytes, head_of_archive)?;
     report(&found, uploads);
     let begins = start.begins(&found.recorded, &config.metadata.target);
     let mut line = Line::begin(config, locations, begins)?;
     for gone in found.evicted {
         line.evicted(gone);
     }
-    Ok(Recording::new(line, dispatch, args.rotate != Rotation::Off))
+    match Dispatch::start(&dir, spool, shipping) {
+        Ok(dispatch) => Ok(Recording::new(line, dispatch, args.rotate != Rotation::Off)),
+        Err(error) => {
+            line.discard()?;
+            Err(error)
+        }
+    }
 }
 
 /// Says what a predecessor has left, where there is something to be done.

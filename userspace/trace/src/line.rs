@@ -238,7 +238,7 @@ impl Line {
         self.close(end, true, sealed);
         Finished {
             stats: *self.stats(),
-            target_end: self.target_end().copied(),
+            target_end: self.interpreter.target_end().copied(),
             undecoded: self.undecoded.0,
             late: self.late,
             unsorted: self.sorter.late(),
@@ -260,11 +260,6 @@ impl Line {
     /// Counters since the start.
     pub fn stats(&self) -> &Stats {
         self.interpreter.stats()
-    }
-
-    /// How the target ended, once it has.
-    pub fn target_end(&self) -> Option<&TargetEnd> {
-        self.interpreter.target_end()
     }
 
     /// Records whose bytes did not decode, since the start.
