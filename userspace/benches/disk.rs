@@ -223,7 +223,7 @@ fn start(dir: &Path) -> (Line, Dispatch) {
     let (spool, _) = spool.expect("a folder");
     let dispatch = Dispatch::start(dir, spool, shipping).expect("a thread");
     let config = Config {
-        dir: dir.to_owned(),
+        place: dir.into(),
         owner: Owner::default(),
         policy: Policy::new(EPOCH, MAX_SEGMENT_BYTES).expect("whole seconds"),
         metadata: Metadata::default(),

@@ -209,6 +209,14 @@ impl Ended {
     }
 }
 
+impl TargetEnd {
+    /// Whether a signal ended it that nobody sends to stop a service: not `SIGHUP`,
+    /// `SIGINT` or `SIGTERM`.
+    pub fn is_crash(&self) -> bool {
+        matches!(self.how, Ended::Signal { number, .. } if ![1, 2, 15].contains(&number))
+    }
+}
+
 impl fmt::Display for TargetEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {

@@ -40,7 +40,7 @@ pub(crate) fn create(dir: &Path, started: Anchor) -> ActiveSegment {
         boot_id: "abcd-7".into(),
         ..Metadata::default()
     };
-    ActiveSegment::create(dir, Owner::default(), &metadata, started).unwrap()
+    ActiveSegment::create(&dir.into(), Owner::default(), &metadata, started).unwrap()
 }
 
 /// A batch of one task's life: the announcement has an earlier time.
@@ -91,6 +91,7 @@ pub(crate) fn close(segment: ActiveSegment, evicted: &[Evicted]) -> ClosedSegmen
         evicted,
         undecoded: 0,
         unwritten: 0,
+        dump: None,
         is_complete: true,
         anchor: anchor(3 * BASE_NS),
         events: 0,

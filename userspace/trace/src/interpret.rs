@@ -24,9 +24,13 @@ use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
 use life::Life;
+use watch::Watch;
+
+pub use watch::LongPoll;
 
 mod lane;
 mod life;
+mod watch;
 
 /// Largest worker id that a wake can name.
 const MAX_WAKE_WORKER: u32 = 253;
@@ -51,6 +55,7 @@ pub struct Interpreter {
     tasks: Tasks,
     workers: Workers,
     life: Life,
+    watch: Watch,
     stats: Stats,
 }
 
@@ -63,6 +68,7 @@ impl Interpreter {
             tasks: Tasks::new(),
             workers: Workers::default(),
             life: Life::default(),
+            watch: Watch::default(),
             stats: Stats::default(),
         }
     }
@@ -80,6 +86,16 @@ impl Interpreter {
     /// How the target ended, once it has.
     pub fn target_end(&self) -> Option<&TargetEnd> {
         self.life.end()
+    }
+
+    /// Takes note of polls that last so long from now on, ns.
+    pub fn watch_polls(&mut self, limit_ns: u64) {
+        self.watch.limit_ns = limit_ns;
+    }
+
+    /// The longest of those since this was last asked.
+    pub fn take_long_poll(&mut self) -> Option<LongPoll> {
+        self.watch.longest.take()
     }
 
     /// Every worker id given so far.
@@ -262,7 +278,12 @@ impl Interpreter {
                 thread.leave_workers(&mut self.workers);
                 self.threads.forget_if_idle(tid);
             }
-            Work::WorkerLoop | Work::Task { .. } => {}
+            Work::Task { .. } => self.watch.see(LongPoll {
+                duration_ns: ts_ns - poll.start_ns,
+                task_id: poll.task_id,
+                tid,
+            }),
+            Work::WorkerLoop => {}
         }
     }
 

@@ -36,12 +36,12 @@ use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 use crate::clock::Anchor;
 use crate::decode::Record;
 use crate::event::TargetEnd;
-use crate::interpret::{Interpreter, OpenGap};
+use crate::interpret::{Interpreter, LongPoll, OpenGap};
 use crate::location::Locations;
 use crate::loss::{Loss, LossLedger};
 use crate::metadata::Metadata;
 use crate::rotate::Policy;
-use crate::segment::{ClosedSegment, Evicted, Owner, SegmentError};
+use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
 use crate::sort::Sorter;
 use crate::stats::Stats;
 use output::{Ending, Output};
@@ -59,8 +59,8 @@ pub const GRACE_NS: u64 = 50_000_000;
 /// Where and how a line records.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The spool.
-    pub dir: PathBuf,
+    /// The spool, or memory.
+    pub place: Place,
     /// Who owns its files.
     pub owner: Owner,
     /// When segments end.
@@ -102,7 +102,7 @@ impl Line {
     /// [`SegmentError`] when the first segment cannot be created.
     pub fn begin(config: Config, locations: Locations, now: Anchor) -> Result<Self, SegmentError> {
         let Config {
-            dir,
+            place,
             owner,
             policy,
             metadata,
@@ -111,7 +111,7 @@ impl Line {
             policy,
             sorter: Sorter::new(),
             interpreter: Interpreter::new(locations),
-            output: Output::begin(dir, owner, metadata, now)?,
+            output: Output::begin(place, owner, metadata, now)?,
             ledger: LossLedger::new(),
             watermark: Watermark::default(),
             boundary: Boundary {
@@ -181,6 +181,29 @@ impl Line {
         }
     }
 
+    /// Ends the present segment at a time that is not past, unless it ends before,
+    /// and tells at the ends of those until then why they are wanted. For segments in
+    /// memory: others are wanted anyway.
+    pub fn want(&mut self, until_ns: u64, reason: String) {
+        self.output.want(until_ns, reason);
+        if self.boundary.ns > until_ns {
+            self.boundary = Boundary {
+                ns: until_ns,
+                is_epoch: false,
+            };
+        }
+    }
+
+    /// Takes note of polls that last so long from now on, ns.
+    pub fn watch_polls(&mut self, limit_ns: u64) {
+        self.interpreter.watch_polls(limit_ns);
+    }
+
+    /// The longest of those since this was last asked.
+    pub fn take_long_poll(&mut self) -> Option<LongPoll> {
+        self.interpreter.take_long_poll()
+    }
+
     /// Writes what is encoded, so that a reader of the active file is not far
     /// behind, and looks whether the file is still there.
     pub fn flush(&mut self) {
@@ -210,6 +233,14 @@ impl Line {
         self.output.lose(segment.events());
     }
 
+    /// Interprets all records, after the last pass: closes the segments that are due.
+    pub fn drain(&mut self, end: Anchor, sealed: &mut impl FnMut(ClosedSegment)) {
+        while end.mono_ns > self.boundary.ns {
+            self.rotate(end, sealed);
+        }
+        self.release(u64::MAX);
+    }
+
     /// Ends the recording, after the last pass: closes what is due, then what
     /// the kernel lost and nobody reported, then the last segment. During an
     /// outage there is one more attempt.
@@ -219,10 +250,7 @@ impl Line {
         gaps: &[OpenGap],
         sealed: &mut impl FnMut(ClosedSegment),
     ) -> Finished {
-        while end.mono_ns > self.boundary.ns {
-            self.rotate(end, sealed);
-        }
-        self.release(u64::MAX);
+        self.drain(end, sealed);
         let Self {
             interpreter,
             output,
@@ -232,6 +260,11 @@ impl Line {
             output.event(event, locations);
         });
         self.released_ns = end.mono_ns;
+        if let Some(crash) = self.interpreter.target_end().filter(|end| end.is_crash())
+            && self.output.is_unwanted()
+        {
+            (self.output).want(u64::MAX, format!("the target ended: {crash}"));
+        }
         if self.output.outage().is_some() {
             self.retry(end, sealed);
         }
@@ -245,6 +278,7 @@ impl Line {
             losses: self.losses(),
             unwritten: self.output.unwritten(),
             unsealed: self.output.path(),
+            is_wanted: !self.output.is_unwanted(),
         }
     }
 
@@ -292,6 +326,15 @@ impl Line {
         self.output.bytes()
     }
 
+    /// Of those, the ones that are in a file, or on their way there.
+    pub fn file_bytes(&self) -> u64 {
+        if self.output.is_in_memory() {
+            0
+        } else {
+            self.output.bytes()
+        }
+    }
+
     /// Both clocks at the start of the present segment.
     pub fn started(&self) -> Anchor {
         self.output.started()
@@ -307,7 +350,7 @@ impl Line {
         self.boundary.ns
     }
 
-    /// The file of the present segment.
+    /// The file of the present segment, where it has one.
     pub fn path(&self) -> Option<PathBuf> {
         self.output.path()
     }
@@ -371,6 +414,8 @@ pub struct Finished {
     /// The last segment's file, where it could not be closed: a recovery seals
     /// it.
     pub unsealed: Option<PathBuf>,
+    /// False when the last segment is in memory and nobody wants it.
+    pub is_wanted: bool,
 }
 
 #[cfg(test)]

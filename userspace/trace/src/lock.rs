@@ -45,6 +45,15 @@ fn named(holder: Option<u32>) -> String {
     holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
 }
 
+/// The process that has a spool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its pid, in its own pid namespace.
+    pub pid: u32,
+    /// What it has written down last, or nothing.
+    pub note: String,
+}
+
 /// Held while a target is recorded into a directory.
 #[derive(Debug)]
 pub struct DirectoryLock {
@@ -77,24 +86,33 @@ impl DirectoryLock {
         let path = spool_path(dir);
         let held = || LockError::SpoolInUse {
             dir: dir.to_owned(),
-            holder: read_pid(&path),
+            holder: read(&path).map(|holder| holder.pid),
         };
         let lock = Self::lock(path.clone(), held)?;
-        let pid = std::process::id().to_string();
-        let written = lock.file.set_len(0);
-        let written = written.and_then(|()| lock.file.write_all_at(pid.as_bytes(), 0));
-        match written {
+        match lock.note("") {
             Ok(()) => Ok(lock),
             Err(source) => Err(LockError::Io { path, source }),
         }
     }
 
-    /// The process that has a directory as its spool; `None` when none has.
+    /// Writes a line into the lock file of a spool, below the pid, for
+    /// [`DirectoryLock::spool_holder`].
+    ///
+    /// # Errors
+    ///
+    /// The system's; the pid stays.
+    pub fn note(&self, line: &str) -> io::Result<()> {
+        let text = format!("{}\n{line}\n", std::process::id());
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
+    }
+
+    /// Who has a directory as its spool; `None` when nobody has.
     ///
     /// # Errors
     ///
     /// [`LockError::Io`] when that cannot be known.
-    pub fn spool_holder(dir: &Path) -> Result<Option<u32>, LockError> {
+    pub fn spool_holder(dir: &Path) -> Result<Option<Holder>, LockError> {
         let path = spool_path(dir);
         let io = |source| LockError::Io {
             path: path.clone(),
@@ -107,7 +125,7 @@ impl DirectoryLock {
         };
         match flock(&file, FlockOperation::NonBlockingLockShared).map_err(io::Error::from) {
             Ok(()) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(read_pid(&path)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(read(&path)),
             Err(source) => Err(io(source)),
         }
     }
@@ -128,8 +146,13 @@ fn spool_path(dir: &Path) -> PathBuf {
     dir.join(".dial9-bpf.lock")
 }
 
-fn read_pid(path: &Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+fn read(path: &Path) -> Option<Holder> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    Some(Holder {
+        pid: lines.next()?.trim().parse().ok()?,
+        note: lines.next().unwrap_or_default().to_owned(),
+    })
 }
 
 impl Drop for DirectoryLock {
@@ -185,9 +208,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let us = std::process::id();
         let holder = || DirectoryLock::spool_holder(dir.path()).unwrap();
+        let noted = |note: &str| {
+            let note = note.to_owned();
+            Some(Holder { pid: us, note })
+        };
         assert_eq!(holder(), None);
         let lock = DirectoryLock::take_spool(dir.path()).unwrap();
-        assert_eq!(holder(), Some(us));
+        assert_eq!(holder(), noted(""));
+        for note in ["a long one", "short"] {
+            lock.note(note).unwrap();
+            assert_eq!(holder(), noted(note));
+        }
         let error = DirectoryLock::take_spool(dir.path()).unwrap_err();
         let expected = format!("{} is the spool of process {us}", dir.path().display());
         assert_eq!(error.to_string(), expected);

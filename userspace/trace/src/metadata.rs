@@ -44,7 +44,7 @@ pub struct Target {
 
 /// What is known only when a segment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Outcome<'a> {
     /// False when the segment was sealed before its interval ended, so that
     /// readers expect the rest elsewhere.
     pub is_complete: bool,
@@ -54,6 +54,8 @@ pub struct Outcome {
     pub undecoded: u64,
     /// Events that could not be written since the recording began.
     pub unwritten: u64,
+    /// Why a recorder that keeps nothing has kept the segment.
+    pub dump: Option<&'a str>,
 }
 
 const CPU_TIME_NOTE: &str = "scheduler's sum for the thread plus its time on the CPU since the \
@@ -103,13 +105,14 @@ impl Metadata {
         &self,
         workers: impl Iterator<Item = u32>,
         threads: &[(u32, u32)],
-        outcome: Outcome,
+        outcome: Outcome<'_>,
     ) -> Vec<(String, String)> {
         let Outcome {
             is_complete,
             lost,
             undecoded,
             unwritten,
+            dump,
         } = outcome;
         let mut entries = Entries(self.opening());
         let workers: Vec<String> = workers.map(|worker| worker.to_string()).collect();
@@ -124,6 +127,7 @@ impl Metadata {
             entries.put("dial9-bpf.worker_threads", &threads.join(","));
         }
         entries.put("segment.complete", &is_complete);
+        entries.put_known("dial9-bpf.dump", dump);
         entries.put("dial9-bpf.lost", &lost);
         entries.put("dial9-bpf.undecoded", &undecoded);
         if unwritten > 0 {
@@ -141,7 +145,7 @@ impl Entries {
         self.0.push((key.to_owned(), value.to_string()));
     }
 
-    fn put_known(&mut self, key: &str, value: Option<&impl ToString>) {
+    fn put_known(&mut self, key: &str, value: Option<&(impl ToString + ?Sized)>) {
         if let Some(value) = value {
             self.put(key, value);
         }
@@ -179,6 +183,7 @@ mod tests {
             lost: 3,
             undecoded: 0,
             unwritten: 0,
+            dump: None,
         };
         let closing = metadata.closing([0, 1].into_iter(), &[(0, 70), (1, 71)], outcome);
         assert_eq!(has(&closing, "runtime.tokio").as_deref(), Some("0,1"));

@@ -13,6 +13,7 @@
 //!   recovery can tell what a dead one has left.
 //! - Batches go to the page cache: they survive this process, not the machine.
 //!   What is sealed or compressed is on the disk, name and bytes.
+//! - A segment in memory has no file until somebody wants it in a spool.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -25,16 +26,19 @@ use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::metadata::Metadata;
 use name::Stage;
+use place::Home;
 
 mod close;
 mod compress;
 pub(crate) mod name;
 mod owner;
+mod place;
 
 pub use close::{ClosedSegment, CommitError, Evicted, Seal, SealedSegment};
 pub(crate) use close::{Closing, sync_dir};
 pub use compress::{CompressError, CompressedSegment};
 pub use owner::Owner;
+pub use place::Place;
 
 /// Time between two wall-clock events in a segment, ns.
 pub const CLOCK_SYNC_INTERVAL_NS: u64 = 10_000_000_000;
@@ -55,8 +59,7 @@ pub struct SegmentError {
 #[derive(Debug)]
 pub struct ActiveSegment {
     file: File,
-    dir: PathBuf,
-    index: u64,
+    home: Home,
     owner: Owner,
     /// End of the last whole batch, bytes.
     bytes: u64,
@@ -66,23 +69,22 @@ pub struct ActiveSegment {
 
 impl ActiveSegment {
     /// Begins `DIR/trace.N.bin.active`, N being the directory's next free
-    /// index.
+    /// index, or a segment in memory.
     ///
     /// # Errors
     ///
     /// [`SegmentError`] with the file that could not be created or written, and
     /// that is not there then.
     pub fn create(
-        dir: &Path,
+        place: &Place,
         owner: Owner,
         metadata: &Metadata,
         started: Anchor,
     ) -> Result<Self, SegmentError> {
-        let (index, file) = create_locked(dir, owner)?;
+        let (home, file) = place.create(owner)?;
         let mut segment = Self {
             file,
-            dir: dir.to_owned(),
-            index,
+            home,
             owner,
             bytes: 0,
             started,
@@ -90,10 +92,18 @@ impl ActiveSegment {
         };
         if let Err(error) = segment.write_opening(metadata) {
             // It has nothing that is worth keeping.
-            let _ = std::fs::remove_file(segment.path());
+            segment.discard();
             return Err(error);
         }
         Ok(segment)
+    }
+
+    /// Gives up a segment, as far as that is possible: a file that stays is found by
+    /// the next recovery.
+    pub(crate) fn discard(self) {
+        if let Home::Spool { .. } = self.home {
+            let _ = std::fs::remove_file(self.path());
+        }
     }
 
     fn write_opening(&mut self, metadata: &Metadata) -> Result<(), SegmentError> {
@@ -142,13 +152,16 @@ impl ActiveSegment {
         now_ns.saturating_sub(self.synced_ns) >= CLOCK_SYNC_INTERVAL_NS
     }
 
-    /// Fails when the file has no name any more: somebody removed it or its
-    /// directory, and what is written is lost.
+    /// Fails when the file of a spool has no name any more: somebody removed it or
+    /// its directory, and what is written is lost.
     ///
     /// # Errors
     ///
     /// [`SegmentError`], with [`io::ErrorKind::NotFound`] as its cause.
     pub fn check_linked(&self) -> Result<(), SegmentError> {
+        if let Home::Memory = self.home {
+            return Ok(());
+        }
         let links = self.file.metadata().map(|metadata| metadata.nlink());
         match links {
             Ok(1..) => Ok(()),
@@ -175,9 +188,9 @@ impl ActiveSegment {
         self.started
     }
 
-    /// The file.
+    /// The file; of a segment in memory, what an error calls it.
     pub fn path(&self) -> PathBuf {
-        name::path(&self.dir, self.index, Stage::Active)
+        self.home.path()
     }
 
     /// Every write goes elsewhere, such as to a full disk.

@@ -28,7 +28,7 @@ fn a_warm_line_allocates_for_batches_only() {
     let mut stream = Stream::new(2, 64, 3);
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
-        dir: dir.path().to_owned(),
+        place: dir.path().into(),
         owner: Owner::default(),
         policy: Policy::new(Duration::from_hours(1), u64::MAX).unwrap(),
         metadata: Metadata::default(),

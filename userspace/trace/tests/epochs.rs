@@ -114,7 +114,7 @@ fn run(timeline: &Timeline, epoch: u64, max_bytes: u64, step: impl Fn(u64) -> i6
         blocking: false,
     }];
     let config = Config {
-        dir: dir.path().to_owned(),
+        place: dir.path().into(),
         owner: Owner::default(),
         policy: Policy::new(Duration::from_secs(epoch), max_bytes).unwrap(),
         metadata: Metadata::default(),

@@ -70,7 +70,7 @@ impl Recording {
     fn segment(&mut self, dir: &Path, rounds: usize, records: usize) -> SealedSegment {
         let metadata = metadata();
         let mut segment =
-            ActiveSegment::create(dir, Owner::default(), &metadata, self.anchor()).unwrap();
+            ActiveSegment::create(&dir.into(), Owner::default(), &metadata, self.anchor()).unwrap();
         let mut bytes = Vec::new();
         for _ in 0..rounds {
             // As from rings: CPU by CPU.

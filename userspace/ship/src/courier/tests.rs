@@ -152,8 +152,13 @@ fn spool(segments: usize) -> TempDir {
 
 fn sealed(dir: &TempDir) -> SealedSegment {
     let metadata = Metadata::default();
-    let active =
-        ActiveSegment::create(dir.path(), Owner::default(), &metadata, Anchor::read()).unwrap();
+    let active = ActiveSegment::create(
+        &dir.path().into(),
+        Owner::default(),
+        &metadata,
+        Anchor::read(),
+    )
+    .unwrap();
     active
         .seal(Seal {
             metadata: &metadata,

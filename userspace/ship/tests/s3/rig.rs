@@ -176,7 +176,8 @@ impl<S: Served> Rig<S> {
         let metadata = Metadata::default();
         let dir = self.dir.path();
         let mut active =
-            ActiveSegment::create(dir, Owner::default(), &metadata, Anchor::read()).unwrap();
+            ActiveSegment::create(&dir.into(), Owner::default(), &metadata, Anchor::read())
+                .unwrap();
         let mut state = self.sealed.len() as u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
             state = state

@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::location::Locations;
 use crate::loss::Loss;
 use crate::metadata::Metadata;
-use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, SegmentError};
+use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
 
 /// Time between two attempts to write again, ns.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -21,7 +21,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// A segment, or none for the time being.
 #[derive(Debug)]
 pub(super) struct Output {
-    dir: PathBuf,
+    place: Place,
     owner: Owner,
     metadata: Metadata,
     encoder: Encoder,
@@ -40,6 +40,9 @@ pub(super) struct Output {
     unwritten: u64,
     /// Evictions that no segment has told.
     evicted: Vec<Evicted>,
+    /// Which segments in memory are wanted: those that start before this time, ns;
+    /// and why.
+    wanted: Option<(u64, String)>,
 }
 
 /// Nothing can be written.
@@ -67,14 +70,14 @@ pub(super) struct Ending<'a> {
 impl Output {
     /// An output whose first segment starts at `started`.
     pub(super) fn begin(
-        dir: PathBuf,
+        place: Place,
         owner: Owner,
         metadata: Metadata,
         started: Anchor,
     ) -> Result<Self, SegmentError> {
-        let segment = ActiveSegment::create(&dir, owner, &metadata, started)?;
+        let segment = ActiveSegment::create(&place, owner, &metadata, started)?;
         Ok(Self {
-            dir,
+            place,
             owner,
             metadata,
             encoder: Encoder::new(),
@@ -86,6 +89,7 @@ impl Output {
             written: 0,
             unwritten: 0,
             evicted: Vec::new(),
+            wanted: None,
         })
     }
 
@@ -154,7 +158,7 @@ impl Output {
         if self.outage.is_some() {
             return;
         }
-        match ActiveSegment::create(&self.dir, self.owner, &self.metadata, started) {
+        match ActiveSegment::create(&self.place, self.owner, &self.metadata, started) {
             Ok(segment) => self.segment = Some(segment),
             Err(error) => {
                 self.batch_since_ns = started.mono_ns;
@@ -188,7 +192,7 @@ impl Output {
         if let Some(Ok(closed)) = self.close_segment(ending) {
             sealed(closed);
         }
-        let created = ActiveSegment::create(&self.dir, self.owner, &self.metadata, started);
+        let created = ActiveSegment::create(&self.place, self.owner, &self.metadata, started);
         let Ok(mut segment) = created else {
             return false;
         };
@@ -196,7 +200,7 @@ impl Output {
         encoder.unwritten(started.mono_ns, since_ns, events, &cause);
         if segment.write_batch(encoder.cut()).is_err() {
             // It has nothing that the next attempt does not write again.
-            let _ = std::fs::remove_file(segment.path());
+            segment.discard();
             return false;
         }
         // One that still cannot be closed stays behind for a recovery.
@@ -214,7 +218,27 @@ impl Output {
         }
     }
 
-    /// An eviction, to be told at the next end of a segment.
+    /// Why segments in memory are wanted that start before a time: their ends tell
+    /// it.
+    pub(super) fn want(&mut self, until_ns: u64, reason: String) {
+        self.wanted = Some((until_ns, reason));
+    }
+
+    /// Whether nobody may ever read the present segment.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.is_in_memory() && self.why_wanted().is_none()
+    }
+
+    fn why_wanted(&self) -> Option<&str> {
+        let (until_ns, reason) = self.wanted.as_ref()?;
+        (self.started.mono_ns < *until_ns).then_some(reason)
+    }
+
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.place == Place::Memory
+    }
+
+    /// An eviction, to be told at the next end of a segment that is wanted.
     pub(super) fn evicted(&mut self, evicted: Evicted) {
         self.evicted.push(evicted);
     }
@@ -239,9 +263,10 @@ impl Output {
         self.started
     }
 
-    /// The segment's file.
+    /// The segment's file, where it has one.
     pub(super) fn path(&self) -> Option<PathBuf> {
-        Some(self.segment.as_ref()?.path())
+        let segment = self.segment.as_ref()?;
+        (!self.is_in_memory()).then(|| segment.path())
     }
 
     /// Its size with what is not yet written, bytes.
@@ -260,21 +285,27 @@ impl Output {
         &mut self,
         ending: &Ending<'_>,
     ) -> Option<Result<ClosedSegment, SegmentError>> {
-        let closed = self.segment.take()?.close(&Closing {
+        let is_unwanted = self.is_unwanted();
+        let evicted: &[Evicted] = if is_unwanted { &[] } else { &self.evicted };
+        let segment = self.segment.take()?;
+        let closed = segment.close(&Closing {
             metadata: &self.metadata,
             workers: &ending.workers,
             threads: &ending.threads,
             losses: ending.losses,
-            evicted: &self.evicted,
+            evicted,
             undecoded: ending.undecoded,
             unwritten: self.unwritten,
+            dump: self.why_wanted(),
             is_complete: ending.is_complete,
             anchor: ending.anchor,
             events: self.written,
         });
         Some(match closed {
             Ok(closed) => {
-                self.evicted.clear();
+                if !is_unwanted {
+                    self.evicted.clear();
+                }
                 self.written = 0;
                 Ok(closed)
             }

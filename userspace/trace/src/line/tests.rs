@@ -30,13 +30,22 @@ struct Recorder {
 impl Recorder {
     fn new() -> Self {
         let dir = spool_dir();
+        let place = Place::from(dir.path());
+        Self::at(place, dir)
+    }
+
+    fn in_memory() -> Self {
+        Self::at(Place::Memory, spool_dir())
+    }
+
+    fn at(place: Place, dir: TempDir) -> Self {
         let types = [TaskType {
             name: Some("task".into()),
             address: 8,
             blocking: false,
         }];
         let config = Config {
-            dir: dir.path().to_owned(),
+            place,
             owner: Owner::default(),
             policy: Policy::new(Duration::from_secs(10), u64::MAX).unwrap(),
             metadata: Metadata::default(),
@@ -85,13 +94,16 @@ impl Recorder {
         let finished = self
             .line
             .finish(anchor(end_ns), &[], &mut |c| closed.push(c));
-        let reports = self.closed.into_iter().map(|segment| {
+        let dir = self.dir.path();
+        let reports = self.closed.into_iter().map(|mut segment| {
+            segment.place(dir).unwrap();
             let sealed = segment.commit().unwrap();
             let report = check_file(&sealed.path).unwrap();
             assert!(report.is_sound(), "{}", report.render());
             report
         });
-        (finished, reports.collect(), self.dir)
+        let reports = reports.collect();
+        (finished, reports, self.dir)
     }
 }
 
@@ -254,6 +266,50 @@ fn a_removed_directory_costs_its_segment_and_recording_goes_on_in_a_new_one() {
 }
 
 #[test]
+fn a_segment_in_memory_that_is_wanted_ends_at_once_and_tells_why() {
+    let mut recorder = Recorder::in_memory();
+    let evicted = Evicted {
+        index: 9,
+        bytes: 77,
+    };
+    recorder.line.evicted(evicted);
+    recorder.start(START + 10, 1);
+    recorder.advance(START + 11 * SECOND);
+    let until_ns = START + 12 * SECOND;
+    recorder.line.want(until_ns, "a test".to_owned());
+    recorder.end(until_ns - 1);
+    recorder.start(until_ns, 2);
+    recorder.advance(until_ns + GRACE_NS);
+    assert_eq!(recorder.line.started().mono_ns, until_ns);
+    assert_eq!(recorder.line.file_bytes(), 0);
+    assert!(names(recorder.dir.path()).is_empty());
+    let (finished, reports, _dir) = recorder.finish(START + 13 * SECOND);
+    assert!(!finished.is_wanted);
+    let why = |report: &Report| report.metadata.get("dial9-bpf.dump").cloned();
+    let reasons: Vec<_> = reports.iter().map(why).collect();
+    assert_eq!(reasons, [None, Some("a test".to_owned()), None]);
+    let told = reports.iter().map(|report| events(report, "EvictionEvent"));
+    assert_eq!(told.collect::<Vec<_>>(), [0, 1, 0]);
+    let polls = reports.iter().map(|report| events(report, "PollEndEvent"));
+    assert_eq!(polls.collect::<Vec<_>>(), [0, 1, 0]);
+}
+
+#[test]
+fn a_poll_that_is_too_long_is_told_once() {
+    let mut recorder = Recorder::in_memory();
+    recorder.line.watch_polls(100);
+    for (since_ns, duration_ns, id) in [(10, 99, 1), (200, 300, 2), (600, 100, 3)] {
+        recorder.start(START + since_ns, id);
+        recorder.end(START + since_ns + duration_ns);
+    }
+    recorder.advance(START + SECOND);
+    let found = recorder.line.take_long_poll().unwrap();
+    assert_eq!((found.duration_ns, found.task_id, found.tid), (300, 2, 7));
+    assert_eq!(found.to_string(), "a poll of 300.0ns, task 2, thread 7");
+    assert_eq!(recorder.line.take_long_poll(), None);
+}
+
+#[test]
 fn an_eviction_is_told_by_the_segment_that_ends_next() {
     let mut recorder = Recorder::new();
     recorder.line.evicted(Evicted {
@@ -289,7 +345,7 @@ fn a_recording_that_ends_at_a_boundary_has_no_empty_segment() {
 #[test]
 fn a_recording_without_a_directory_does_not_begin() {
     let config = Config {
-        dir: "/nowhere/at/all".into(),
+        place: Place::Spool("/nowhere/at/all".into()),
         owner: Owner::default(),
         policy: Policy::new(Duration::from_secs(1), 1).unwrap(),
         metadata: Metadata::default(),

@@ -6,11 +6,13 @@
 //! [`ClosedSegment::commit`] waits, on whatever thread has the time.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use super::name::{self, Stage};
-use super::{ActiveSegment, Owner, SegmentError};
+use super::place::Home;
+use super::{ActiveSegment, Owner, SegmentError, create_locked};
 use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::loss::Loss;
@@ -53,6 +55,7 @@ pub(crate) struct Closing<'a> {
     pub(crate) evicted: &'a [Evicted],
     pub(crate) undecoded: u64,
     pub(crate) unwritten: u64,
+    pub(crate) dump: Option<&'a str>,
     pub(crate) is_complete: bool,
     pub(crate) anchor: Anchor,
     /// Events in it, without those of the closing batch.
@@ -60,14 +63,28 @@ pub(crate) struct Closing<'a> {
 }
 
 /// A whole segment under its active name: every batch is written, the commit is
-/// still to be made.
+/// still to be made. Or one in memory, which has no name.
 #[derive(Debug)]
 pub struct ClosedSegment {
-    file: File,
-    dir: PathBuf,
+    state: State,
     events: u64,
-    /// What it will be.
+    /// What it will be; without a path as long as it is in memory.
     sealed: SealedSegment,
+}
+
+/// Where the bytes of a closed segment are.
+#[derive(Debug)]
+enum State {
+    /// In its active file.
+    Written { file: File, dir: PathBuf },
+    /// In memory.
+    Memory(Arc<File>),
+    /// In memory, to be copied into an active file that is empty.
+    Placed {
+        from: Arc<File>,
+        file: File,
+        dir: PathBuf,
+    },
 }
 
 /// A whole `trace.N.bin`.
@@ -118,15 +135,21 @@ impl ActiveSegment {
         }
         let Self {
             file,
-            dir,
-            index,
+            home,
             owner,
             bytes,
             started,
             ..
         } = self;
+        let (path, index, state) = match home {
+            Home::Spool { dir, index } => {
+                let path = name::path(&dir, index, Stage::Sealed);
+                (path, index, State::Written { file, dir })
+            }
+            Home::Memory => (PathBuf::new(), 0, State::Memory(Arc::new(file))),
+        };
         let sealed = SealedSegment {
-            path: name::path(&dir, index, Stage::Sealed),
+            path,
             index,
             bytes,
             started,
@@ -135,8 +158,7 @@ impl ActiveSegment {
             owner,
         };
         Ok(ClosedSegment {
-            file,
-            dir,
+            state,
             events: closing.events,
             sealed,
         })
@@ -168,6 +190,7 @@ impl ActiveSegment {
             evicted: &[],
             undecoded,
             unwritten: 0,
+            dump: None,
             is_complete,
             anchor,
             events: 0,
@@ -189,6 +212,7 @@ impl ActiveSegment {
             evicted,
             undecoded,
             unwritten,
+            dump,
             is_complete,
             anchor,
             events: _,
@@ -211,6 +235,7 @@ impl ActiveSegment {
             lost: losses.iter().map(|loss| loss.lost).sum(),
             undecoded,
             unwritten,
+            dump,
         };
         let entries = metadata.closing(workers.iter().copied(), threads, outcome);
         encoder.metadata(anchor.mono_ns, entries);
@@ -222,11 +247,41 @@ impl ActiveSegment {
 impl ClosedSegment {
     /// A file whose last batch closes it, found by a recovery.
     pub(crate) fn found(file: File, dir: &Path, sealed: SealedSegment) -> Self {
+        let dir = dir.to_owned();
         Self {
-            file,
-            dir: dir.to_owned(),
+            state: State::Written { file, dir },
             events: 0,
             sealed,
+        }
+    }
+
+    /// Gives a segment in memory an active file, which is empty until the commit:
+    /// only that waits for the disk. One that has a file is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`]; the segment is as it was.
+    pub fn place(&mut self, dir: &Path) -> Result<(), SegmentError> {
+        let State::Memory(from) = &self.state else {
+            return Ok(());
+        };
+        let (index, file) = create_locked(dir, self.sealed.owner)?;
+        self.sealed.index = index;
+        self.sealed.path = name::path(dir, index, Stage::Sealed);
+        self.state = State::Placed {
+            from: Arc::clone(from),
+            file,
+            dir: dir.to_owned(),
+        };
+        Ok(())
+    }
+
+    /// The memory that a segment has; `None` for one that was never in memory. It
+    /// is in use until the segment is committed or dropped.
+    pub fn memory(&self) -> Option<Weak<File>> {
+        match &self.state {
+            State::Written { .. } => None,
+            State::Memory(from) | State::Placed { from, .. } => Some(Arc::downgrade(from)),
         }
     }
 
@@ -235,13 +290,18 @@ impl ClosedSegment {
     ///
     /// # Errors
     ///
-    /// [`CommitError`] gives the segment back.
+    /// [`CommitError`] gives the segment back; also one that has no
+    /// [place](ClosedSegment::place).
     pub fn commit(self) -> Result<SealedSegment, CommitError> {
         let done = self
-            .flush()
-            .map_err(|source| ("flush", source))
+            .copy()
+            .map_err(|source| ("write", source))
+            .and_then(|()| self.flush().map_err(|source| ("flush", source)))
             .and_then(|()| self.rename().map_err(|source| ("rename", source)))
-            .and_then(|()| sync_dir(&self.dir).map_err(|source| ("flush the name of", source)));
+            .and_then(|()| {
+                let synced = self.dir().map_or(Ok(()), sync_dir);
+                synced.map_err(|source| ("flush the name of", source))
+            });
         match done {
             Ok(()) => Ok(self.sealed),
             Err((action, source)) => Err(CommitError {
@@ -252,8 +312,27 @@ impl ClosedSegment {
         }
     }
 
+    /// From memory into the file, from the start: an earlier attempt may have come
+    /// to any point.
+    fn copy(&self) -> io::Result<()> {
+        match &self.state {
+            State::Written { .. } => Ok(()),
+            State::Memory(_) => Err(io::Error::other("it has no place")),
+            State::Placed { from, file, .. } => {
+                let (mut from, mut file) = (&**from, file);
+                from.rewind()?;
+                file.rewind()?;
+                io::copy(&mut from, &mut file)?;
+                file.set_len(self.sealed.bytes)
+            }
+        }
+    }
+
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        match &self.state {
+            State::Written { file, .. } | State::Placed { file, .. } => file.sync_data(),
+            State::Memory(_) => Ok(()),
+        }
     }
 
     /// Also when an earlier attempt came this far.
@@ -266,9 +345,13 @@ impl ClosedSegment {
         }
     }
 
-    /// The file, under its active name.
+    /// The file, under its active name; of a segment in memory, what an error calls
+    /// it.
     pub fn path(&self) -> PathBuf {
-        name::path(&self.dir, self.sealed.index, Stage::Active)
+        self.dir().map_or_else(
+            || Home::Memory.path(),
+            |dir| name::path(dir, self.sealed.index, Stage::Active),
+        )
     }
 
     /// Events that are lost if it cannot be committed.
@@ -279,6 +362,13 @@ impl ClosedSegment {
     /// What it will be once it is committed.
     pub fn sealed(&self) -> &SealedSegment {
         &self.sealed
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        match &self.state {
+            State::Written { dir, .. } | State::Placed { dir, .. } => Some(dir),
+            State::Memory(_) => None,
+        }
     }
 }
 

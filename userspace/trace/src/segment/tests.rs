@@ -11,7 +11,7 @@ use crate::loss::Loss;
 
 fn create(dir: &TempDir) -> ActiveSegment {
     let metadata = Metadata::default();
-    ActiveSegment::create(dir.path(), Owner::default(), &metadata, anchor(1)).unwrap()
+    ActiveSegment::create(&dir.path().into(), Owner::default(), &metadata, anchor(1)).unwrap()
 }
 
 fn anchor(seconds: u64) -> Anchor {
@@ -81,8 +81,8 @@ fn the_next_index_is_above_every_file_of_whatever_state() {
     ] {
         std::fs::write(dir.path().join(name), "").unwrap();
     }
-    assert_eq!(create(&dir).index, 8);
-    assert_eq!(create(&dir).index, 9);
+    assert!(create(&dir).path().ends_with("trace.8.bin.active"));
+    assert!(create(&dir).path().ends_with("trace.9.bin.active"));
 }
 
 #[test]
@@ -100,6 +100,58 @@ fn losses_are_in_the_seal_with_their_sum() {
     assert_eq!(report.events["LossEvent"], 2);
     assert_eq!(report.metadata["dial9-bpf.lost"], "9");
     assert_eq!(report.metadata["runtime.tokio"], "0,1");
+}
+
+fn closed_in_memory() -> ClosedSegment {
+    let metadata = Metadata::default();
+    let segment = ActiveSegment::create(&Place::Memory, Owner::default(), &metadata, anchor(1));
+    let segment = segment.unwrap();
+    segment.check_linked().unwrap();
+    let closed = segment.close(&Closing {
+        metadata: &metadata,
+        workers: &[],
+        threads: &[],
+        losses: &[],
+        evicted: &[],
+        undecoded: 0,
+        unwritten: 0,
+        dump: Some("a test"),
+        is_complete: true,
+        anchor: anchor(2),
+        events: 0,
+    });
+    closed.unwrap()
+}
+
+#[test]
+fn a_segment_in_memory_gets_a_file_when_it_is_placed_and_bytes_when_it_is_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut closed = closed_in_memory();
+    let memory = closed.memory().unwrap();
+    closed.place(dir.path()).unwrap();
+    assert_eq!(names(&dir), ["trace.0.bin.active"]);
+    assert_eq!(closed.path().metadata().unwrap().len(), 0);
+    let sealed = closed.commit().unwrap();
+    assert_eq!(names(&dir), ["trace.0.bin"]);
+    assert_eq!(memory.strong_count(), 0);
+    let report = check_file(&sealed.path).unwrap();
+    assert!(report.is_sound(), "{}", report.render());
+    assert_eq!(report.raw_bytes, sealed.bytes);
+    assert_eq!(report.metadata["dial9-bpf.dump"], "a test");
+}
+
+#[test]
+fn a_segment_in_memory_stays_there_when_it_has_no_place() {
+    let mut closed = closed_in_memory();
+    let error = closed.place(Path::new("/nowhere/at/all")).unwrap_err();
+    assert_eq!(error.to_string(), "cannot list /nowhere/at/all");
+    let error = closed.commit().unwrap_err();
+    assert_eq!(error.to_string(), "cannot write a segment in memory");
+    let dir = tempfile::tempdir().unwrap();
+    let mut closed = error.segment;
+    closed.place(dir.path()).unwrap();
+    closed.commit().unwrap();
+    assert_eq!(names(&dir), ["trace.0.bin"]);
 }
 
 #[test]
@@ -138,7 +190,8 @@ fn a_full_disk_is_named_and_takes_no_whole_batch_along() {
 fn a_directory_that_does_not_exist_is_an_error() {
     let metadata = Metadata::default();
     let nowhere = Path::new("/nowhere/at/all");
-    let error = ActiveSegment::create(nowhere, Owner::default(), &metadata, anchor(1)).unwrap_err();
+    let error =
+        ActiveSegment::create(&nowhere.into(), Owner::default(), &metadata, anchor(1)).unwrap_err();
     assert_eq!(error.to_string(), "cannot list /nowhere/at/all");
 }
 
