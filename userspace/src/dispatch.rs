@@ -4,7 +4,7 @@
 //! a store; what that came to. Never: a wait before the recording is over.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -52,8 +52,8 @@ pub(crate) struct Dispatch {
     courier: Courier<ClosedSegment>,
     notices: Receiver<Notice>,
     active_bytes: Arc<AtomicU64>,
-    /// Waits for a place, oldest first.
-    held: VecDeque<ClosedSegment>,
+    /// What waits for a place, or for the disk, by index.
+    held: BTreeMap<u64, ClosedSegment>,
     upload: Option<String>,
     is_degraded: bool,
     tally: Tally,
@@ -132,7 +132,7 @@ impl Dispatch {
             courier,
             notices,
             active_bytes,
-            held: VecDeque::new(),
+            held: BTreeMap::new(),
             upload: name,
             is_degraded: false,
             tally: Tally::default(),
@@ -150,9 +150,10 @@ impl Dispatch {
         self.tally.closed += 1;
         self.tally.raw_bytes += closed.sealed().bytes;
         self.tally.last = Some(closed.path());
-        self.tally.uncompressed.insert(closed.sealed().index);
+        let index = closed.sealed().index;
+        self.tally.uncompressed.insert(index);
         if self.held.len() < HELD {
-            self.held.push_back(closed);
+            self.held.insert(index, closed);
         }
         self.offer_held();
     }
@@ -160,16 +161,19 @@ impl Dispatch {
     /// Tells a line what has happened. Returns what the store says when it begins
     /// to refuse.
     pub(crate) fn tell(&mut self, line: &mut Line) -> Option<String> {
-        self.active_bytes.store(line.bytes(), Ordering::Relaxed);
-        self.offer_held();
+        self.active_bytes
+            .store(line.file_bytes(), Ordering::Relaxed);
         for notice in self.notices.try_iter() {
             match &notice {
                 Notice::Evicted(gone) => line.evicted(*gone),
                 Notice::Lost { segment, .. } => line.lose(segment),
                 _ => {}
             }
-            self.tally.take(notice);
+            let again = self.tally.take(notice);
+            self.held
+                .extend(again.map(|segment| (segment.sealed().index, segment)));
         }
+        self.offer_held();
         let degraded = self.courier.status().snapshot().degraded;
         let was_degraded = std::mem::replace(&mut self.is_degraded, degraded.is_some());
         degraded.filter(|_| !was_degraded)
@@ -193,7 +197,7 @@ impl Dispatch {
         // What still hangs in the disk keeps its end of the channel.
         self.notices
             .try_iter()
-            .for_each(|notice| tally.take(notice));
+            .for_each(|notice| drop(tally.take(notice)));
         let last_error = report.status.last_error;
         let is_left = report.left.is_none_or(|left| left.segments > 0);
         let failure = tally.failure(last_error.as_deref());
@@ -209,9 +213,9 @@ impl Dispatch {
 
     /// True when nothing is held any more.
     fn offer_held(&mut self) -> bool {
-        while let Some(closed) = self.held.pop_front() {
+        while let Some((index, closed)) = self.held.pop_first() {
             if let Err(closed) = self.courier.offer(closed) {
-                self.held.push_front(closed);
+                self.held.insert(index, closed);
                 return false;
             }
         }
@@ -229,7 +233,19 @@ impl Delivery {
 }
 
 impl Tally {
-    fn take(&mut self, notice: Notice) {
+    /// Whether a segment that was handed over is compressed, or gone.
+    pub(crate) fn is_settled(&self, index: u64) -> bool {
+        !self.uncompressed.contains(&index)
+    }
+
+    /// Why a segment that was handed over is not yet sealed, where that has failed.
+    pub(crate) fn failure_of(&self, index: u64) -> Option<&str> {
+        self.uncommitted.get(&index).map(String::as_str)
+    }
+
+    /// Gives back what is to be offered again.
+    #[must_use]
+    fn take(&mut self, notice: Notice) -> Option<ClosedSegment> {
         match notice {
             Notice::Sealed { index, path } => {
                 self.uncommitted.remove(&index);
@@ -250,7 +266,10 @@ impl Tally {
                 self.evicted += 1;
                 self.evicted_bytes += gone.bytes;
             }
-            Notice::Uncommitted { index, reason } => drop(self.uncommitted.insert(index, reason)),
+            Notice::Uncommitted { segment, reason } => {
+                self.uncommitted.insert(segment.sealed().index, reason);
+                return Some(*segment);
+            }
             Notice::Lost { segment, reason } => {
                 let index = segment.sealed().index;
                 self.is_partial |= self.uncompressed.remove(&index);
@@ -259,6 +278,7 @@ impl Tally {
                 self.reason.get_or_insert(reason);
             }
         }
+        None
     }
 
     /// Why a segment is not what it should be.

@@ -40,8 +40,11 @@ pub(crate) enum Notice {
     Delivered { index: u64, bytes: u64 },
     /// It had to go.
     Evicted(Evicted),
-    /// It is whole, but not yet sealed; it is tried again.
-    Uncommitted { index: u64, reason: String },
+    /// It is whole, but not yet sealed; it is to be offered again.
+    Uncommitted {
+        segment: Box<ClosedSegment>,
+        reason: String,
+    },
     /// It is gone.
     Lost {
         segment: Box<ClosedSegment>,
@@ -59,8 +62,6 @@ pub(crate) struct Outbox {
     notices: Sender<Notice>,
     /// Index of the first segment of this recording.
     own_from: Option<u64>,
-    /// Those whose commit failed, oldest first.
-    uncommitted: Vec<ClosedSegment>,
 }
 
 impl Outbox {
@@ -77,7 +78,6 @@ impl Outbox {
             active_bytes,
             notices,
             own_from: None,
-            uncommitted: Vec::new(),
         }
     }
 
@@ -105,13 +105,12 @@ impl Outbox {
         };
         let path = error.segment.path();
         let reason = format!("{error}: {}", error.source);
-        if error.source.kind() == std::io::ErrorKind::NotFound {
-            let segment = error.segment;
-            self.tell(Notice::Lost { segment, reason });
+        let segment = error.segment;
+        self.tell(if error.source.kind() == std::io::ErrorKind::NotFound {
+            Notice::Lost { segment, reason }
         } else {
-            self.uncommitted.push(*error.segment);
-            self.tell(Notice::Uncommitted { index, reason });
-        }
+            Notice::Uncommitted { segment, reason }
+        });
         Err(SegmentError {
             action: error.action,
             path,
@@ -145,11 +144,7 @@ impl CourierSpool for Outbox {
     type Offer = ClosedSegment;
 
     fn admit(&mut self, offer: ClosedSegment) -> Result<(), SegmentError> {
-        let mut done = Ok(());
-        let again = std::mem::take(&mut self.uncommitted);
-        for closed in again.into_iter().chain([offer]) {
-            done = self.commit(closed).and(done);
-        }
+        let done = self.commit(offer);
         done.and(self.enforce())
     }
 
@@ -242,7 +237,7 @@ mod tests {
 
     fn closed(dir: &Path, service: &str) -> ClosedSegment {
         let config = Config {
-            dir: dir.to_owned(),
+            place: dir.into(),
             owner: Owner::default(),
             policy: Policy::new(Duration::from_mins(1), u64::MAX).expect("a minute"),
             metadata: Metadata {
@@ -258,27 +253,23 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_fails_is_tried_again_with_the_next() {
+    fn a_commit_that_fails_gives_the_segment_back() {
         let dir = scratch();
         let (mut outbox, notices) = outbox(dir.path(), u64::MAX);
         let in_the_way = dir.path().join("trace.0.bin");
         let first = closed(dir.path(), "own");
         fs::create_dir(&in_the_way).expect("there is room");
         outbox.admit(first).expect_err("its name is taken");
-        let told = notices.try_recv();
-        assert!(matches!(told, Ok(Notice::Uncommitted { index: 0, .. })));
+        let Ok(Notice::Uncommitted { segment, .. }) = notices.try_recv() else {
+            panic!("it is given back")
+        };
         fs::remove_dir(&in_the_way).expect("it is empty");
-        let second = closed(dir.path(), "own");
-        outbox.admit(second).expect("its name is free");
+        outbox.admit(*segment).expect("its name is free");
         let told: Vec<Notice> = notices.try_iter().collect();
-        let [
-            Notice::Sealed { index: 0, .. },
-            Notice::Sealed { index: 1, .. },
-        ] = &told[..]
-        else {
+        let [Notice::Sealed { index: 0, .. }] = &told[..] else {
             panic!("{told:?}")
         };
-        assert_eq!(outbox.left().segments, 2);
+        assert_eq!(outbox.left().segments, 1);
     }
 
     #[test]
