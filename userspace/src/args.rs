@@ -13,6 +13,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
 use dial9_bpf_trace::rotate::Policy;
 
+use crate::flight;
+
 /// Smallest ring there is, on the one architecture we trace.
 const PAGE_BYTES: u64 = 4096;
 
@@ -28,7 +30,7 @@ Exit codes:
   6  nothing to trace in it: not Tokio, not optimized, not x86-64
   7  done, but records were lost
 The first that applies from 1 to 6, else 7, else 0.
-`check` and `convert`: 0, or 1 on any problem.";
+`check` and `convert`: 0, or 1 on any problem; `dump` also 3.";
 
 /// Traces unmodified, running Tokio processes into dial9 segments.
 #[derive(Debug, Parser)]
@@ -48,6 +50,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Compress segments, or decompress them.
     Convert(ConvertArgs),
+    /// Have the last seconds written by a recorder that runs with --on-demand.
+    Dump(DumpArgs),
 }
 
 /// `dial9-bpf attach`.
@@ -106,6 +110,30 @@ pub(crate) struct AttachArgs {
     /// rings have room; the next one with this option records them.
     #[arg(long)]
     pub(crate) keep_rings: bool,
+    /// Write nothing until it is asked for, then the last seconds: by `dial9-bpf
+    /// dump`, by SIGUSR1, by the target's panic or crash. TIME is how much is kept in
+    /// memory, 30s unless it is given.
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        default_missing_value = "30s",
+        value_parser = parse_window,
+        conflicts_with_all = ["keep_rings", "rotate", "max_segment_bytes"]
+    )]
+    pub(crate) on_demand: Option<Duration>,
+    /// Memory for what is kept, at most.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "64MiB",
+        value_parser = parse_window_bytes,
+        requires = "on_demand"
+    )]
+    pub(crate) on_demand_bytes: u64,
+    /// Write the last seconds also when a poll of a task has taken so long.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "on_demand")]
+    pub(crate) on_demand_poll: Option<Duration>,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]
@@ -141,6 +169,17 @@ pub(crate) struct ConvertArgs {
     /// Segments: .bin, .bin.gz or .bin.zst. Each is replaced by the new file.
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
+}
+
+/// `dial9-bpf dump`.
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    /// The recorder's output directory.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// How long to wait until the segments are there.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
 }
 
 /// [`Compression`] as it is typed.
@@ -194,6 +233,22 @@ fn parse_rotation(text: &str) -> Result<Rotation, String> {
     Ok(Rotation::Epochs(epoch))
 }
 
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = parse_duration(text)?;
+    if window < Duration::from_secs(1) {
+        return Err("it is under a second".to_owned());
+    }
+    Ok(window)
+}
+
+fn parse_window_bytes(text: &str) -> Result<u64, String> {
+    let ByteSize(bytes) = text.parse()?;
+    if bytes < flight::LEAST_BYTES {
+        return Err(format!("it is under {}", ByteSize(flight::LEAST_BYTES)));
+    }
+    Ok(bytes)
+}
+
 fn parse_size(text: &str) -> Result<NonZeroU64, String> {
     let ByteSize(bytes) = text.parse()?;
     NonZeroU64::new(bytes).ok_or_else(|| "it is zero".to_owned())
@@ -239,6 +294,9 @@ mod tests {
             ("--ring-bytes", "1"),
             ("--ring-bytes", "4095"),
             ("--ring-bytes", "many"),
+            ("--on-demand", "999ms"),
+            ("--on-demand-bytes", "8388607"),
+            ("--on-demand-poll", "0s"),
         ] {
             let pid = if option == "--pid" {
                 &[][..]
@@ -267,5 +325,29 @@ mod tests {
         assert_eq!(args.compression, CompressionName::Gzip);
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
+        assert_eq!(args.on_demand, None);
+    }
+
+    #[test]
+    fn on_demand_has_a_window_of_its_own_and_goes_without_what_it_replaces() {
+        let parse = |options: &[&str]| {
+            let line = [&["dial9-bpf", "attach", "--pid", "1"], options].concat();
+            Cli::try_parse_from(line).map(|cli| match cli.command {
+                Command::Attach(args) => (args.on_demand, args.on_demand_bytes),
+                _ => panic!("attach"),
+            })
+        };
+        let window = |seconds| (Some(Duration::from_secs(seconds)), 64 << 20);
+        assert_eq!(parse(&["--on-demand"]).expect("enough"), window(30));
+        assert_eq!(parse(&["--on-demand", "5s"]).expect("enough"), window(5));
+        for options in [
+            ["--on-demand", "--keep-rings"].as_slice(),
+            &["--on-demand", "--rotate", "1s"],
+            &["--on-demand", "--max-segment-bytes", "1MiB"],
+            &["--on-demand-poll", "1s"],
+            &["--on-demand-bytes", "64MiB"],
+        ] {
+            parse(options).expect_err("they do not go together");
+        }
     }
 }

@@ -9,7 +9,7 @@ use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 use rustix::io::Errno;
 
-use crate::command::attach::NoPolls;
+use crate::command::{attach::NoPolls, dump::NotAllowed};
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
@@ -44,6 +44,9 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     }
     if error.is::<ScanError>() || error.is::<NoPolls>() {
         return NOTHING_TO_TRACE;
+    }
+    if error.is::<NotAllowed>() {
+        return PRIVILEGE;
     }
     FAILURE
 }

@@ -8,6 +8,7 @@ mod command;
 mod descriptors;
 mod dispatch;
 mod exit;
+mod flight;
 mod identity;
 mod keep;
 mod outbox;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => command::attach::run(args),
         Command::Check(args) => command::check::run(args),
         Command::Convert(args) => command::convert::run(args),
+        Command::Dump(args) => command::dump::run(args),
     };
     let code = result.unwrap_or_else(|error| {
         stderr::say(format_args!("dial9-bpf: {error:#}"));

@@ -7,6 +7,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -14,14 +15,18 @@ use dial9_bpf_trace::{lock::DirectoryLock, segment::Owner};
 
 use crate::stderr;
 
-/// A directory that is ours for one target.
+/// A directory that is ours for one target. Its locks go first: their files are in
+/// it.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// Directories that were made for it, outermost first.
-    made: Vec<PathBuf>,
-    /// The target's, and the spool's.
-    locks: Vec<DirectoryLock>,
+    _target: DirectoryLock,
+    spool: Arc<DirectoryLock>,
+    made: Made,
 }
+
+/// Directories that were made, outermost first.
+#[derive(Debug, Default)]
+struct Made(Vec<PathBuf>);
 
 impl Output {
     /// Makes the directory for `owner` if it is absent, and locks it for the
@@ -31,29 +36,31 @@ impl Output {
     /// With the cause, such as a read-only file system or another recording of
     /// the same target.
     pub(crate) fn prepare(dir: &Path, pid: u32, owner: Owner) -> anyhow::Result<Self> {
-        let mut output = Self {
-            made: Vec::new(),
-            locks: Vec::new(),
-        };
-        make(dir, owner, &mut output.made)
+        let mut made = Made::default();
+        make(dir, owner, &mut made.0)
             .with_context(|| format!("cannot make the output directory {}", dir.display()))?;
         // In this order, so that a second recording of the target says that.
-        output.locks.push(DirectoryLock::take(dir, pid)?);
-        output.locks.push(DirectoryLock::take_spool(dir)?);
-        Ok(output)
+        Ok(Self {
+            _target: DirectoryLock::take(dir, pid)?,
+            spool: Arc::new(DirectoryLock::take_spool(dir)?),
+            made,
+        })
+    }
+
+    /// The spool's lock, for who gives it up before this.
+    pub(crate) fn spool_lock(&self) -> Arc<DirectoryLock> {
+        Arc::clone(&self.spool)
     }
 
     /// Keeps the directory: it has a segment now.
     pub(crate) fn keep(&mut self) {
-        self.made.clear();
+        self.made.0.clear();
     }
 }
 
-impl Drop for Output {
+impl Drop for Made {
     fn drop(&mut self) {
-        // Their files go with them, and leave the directory empty.
-        self.locks.clear();
-        for dir in self.made.iter().rev() {
+        for dir in self.0.iter().rev() {
             if let Err(error) = fs::remove_dir(dir) {
                 stderr::say(format_args!("{} stays: {error}", dir.display()));
                 break;

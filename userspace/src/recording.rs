@@ -12,11 +12,13 @@ use dial9_bpf_trace::{
     interpret::OpenGap,
     line::{Finished, Line, Pass},
     loss::Loss,
+    segment::ClosedSegment,
     stats::Stats,
 };
 
 use crate::{
     dispatch::{Delivery, Dispatch},
+    flight::{Dumped, Flight},
     keep,
 };
 
@@ -31,6 +33,8 @@ const SETTLE_NS: u64 = 100_000_000;
 pub(crate) struct Recording {
     line: Line,
     dispatch: Dispatch,
+    /// Keeps the segments in memory, unless all go into the spool.
+    flight: Option<Flight>,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
@@ -47,6 +51,8 @@ pub(crate) struct Recorded {
     pub(crate) finished: Finished,
     /// What became of its segments.
     pub(crate) delivery: Delivery,
+    /// What the flight recorder has done, where there was one.
+    pub(crate) dumped: Option<Dumped>,
     /// Hits lost, and records too late.
     pub(crate) lost: u64,
     /// Why something is missing.
@@ -59,12 +65,22 @@ impl Recording {
         Self {
             line,
             dispatch,
+            flight: None,
             goes_on,
             outage: None,
             is_outage_told: false,
             lost: 0,
             settled_ns: 0,
         }
+    }
+
+    /// The same, with a line in memory, of which only what is asked for goes into
+    /// the spool.
+    pub(crate) fn on_demand(mut line: Line, dispatch: Dispatch, flight: Flight) -> Self {
+        flight.prepare(&mut line);
+        let mut recording = Self::new(line, dispatch, true);
+        recording.flight = Some(flight);
+        recording
     }
 
     /// Counters since the start.
@@ -78,9 +94,14 @@ impl Recording {
         self.line.note_absent(absent);
     }
 
-    /// Bytes of all segments so far, uncompressed.
+    /// Bytes of all segments so far, uncompressed; of a flight recorder, of those that
+    /// it has in memory.
     pub(crate) fn bytes(&self) -> u64 {
-        self.dispatch.tally().raw_bytes + self.line.bytes()
+        let whole = match &self.flight {
+            Some(flight) => flight.bytes(),
+            None => self.dispatch.tally().raw_bytes,
+        };
+        whole + self.line.bytes()
     }
 
     /// Hits lost so far, by CPU, kind and cause.
@@ -104,7 +125,12 @@ impl Recording {
     /// Takes what is in the rings and encodes what is old enough that nothing
     /// older can still come. Returns how far it came.
     pub(crate) fn pass(&mut self, tracer: &mut Tracer) -> Pass {
-        let Self { line, dispatch, .. } = self;
+        let Self {
+            line,
+            dispatch,
+            flight,
+            ..
+        } = self;
         let began = Anchor::read();
         line.begin_pass();
         let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
@@ -116,7 +142,10 @@ impl Recording {
             Drained::Part => Pass::Part,
             Drained::Blocked => Pass::Blocked,
         };
-        line.end_pass(began, pass, &mut |closed| dispatch.hand_over(closed));
+        line.end_pass(began, pass, &mut |closed| route(flight, dispatch, closed));
+        if let Some(flight) = flight {
+            flight.turn(line, dispatch, began);
+        }
         self.note_outage();
         if tracer.is_kept() {
             self.settle(tracer, began.mono_ns);
@@ -149,9 +178,11 @@ impl Recording {
         self.note_outage();
         let said = self.dispatch.tell(&mut self.line);
         self.read_losses(tracer)?;
-        Ok(self
-            .tell_outage()
-            .or_else(|| said.map(|text| format!("the upload waits: {text}"))))
+        let outage = self.tell_outage();
+        let upload = said.map(|text| format!("the upload waits: {text}"));
+        let dumps = self.flight.as_mut().and_then(Flight::said);
+        let said: Vec<String> = [outage, upload, dumps].into_iter().flatten().collect();
+        Ok((!said.is_empty()).then(|| said.join("\n")))
     }
 
     /// Takes the last records of a detached tracer, and what its threads lost at
@@ -178,18 +209,28 @@ impl Recording {
             .collect();
         let _ = self.dispatch.tell(&mut self.line);
         let Self {
-            line,
+            mut line,
             mut dispatch,
+            mut flight,
             outage,
             lost,
             ..
         } = self;
-        let finished = line.finish(Anchor::read(), &gaps, &mut |closed| {
-            dispatch.hand_over(closed);
+        let end = Anchor::read();
+        line.drain(end, &mut |closed| route(&mut flight, &mut dispatch, closed));
+        if let Some(flight) = &mut flight {
+            flight.want(&mut line, end.mono_ns);
+        }
+        let finished = line.finish(end, &gaps, &mut |closed| {
+            route(&mut flight, &mut dispatch, closed);
         });
+        let (dumped, undumped) = flight
+            .map(|flight| flight.finish(finished.is_wanted, &mut dispatch))
+            .unzip();
         let delivery = dispatch.finish();
         let unread = counted.err().or(unread).map(anyhow::Error::from);
         let failure = outage
+            .or_else(|| undumped.flatten().map(anyhow::Error::msg))
             .or_else(|| finished.unsealed.as_ref().map(unsealed))
             .or_else(|| delivery.failure.clone().map(anyhow::Error::msg))
             .or(unread);
@@ -197,6 +238,7 @@ impl Recording {
             lost: lost + finished.late,
             finished,
             delivery,
+            dumped,
             failure,
         }
     }
@@ -223,6 +265,14 @@ impl Recording {
         {
             self.outage = Some(anyhow!("{error}: {}", error.source));
         }
+    }
+}
+
+/// Hands a closed segment to who keeps it.
+fn route(flight: &mut Option<Flight>, dispatch: &mut Dispatch, closed: ClosedSegment) {
+    match flight {
+        Some(flight) => flight.take(closed),
+        None => dispatch.hand_over(closed),
     }
 }
 

@@ -173,6 +173,7 @@ fn sum_up(
     let Recorded {
         finished,
         delivery,
+        dumped,
         lost,
         failure,
     } = recorded;
@@ -194,7 +195,8 @@ fn sum_up(
         undecoded: finished.undecoded,
         unwritten: finished.unwritten,
         late: finished.unsorted,
-        output: &summary::output(&finished, &delivery),
+        output: &summary::output(&finished, &delivery, dumped),
+        written: dumped.map_or(stats.events.total(), |dumped| dumped.events),
         compressed_bytes: delivery.compressed_bytes(),
     };
     stdout::print(&summary.render())?;

@@ -13,6 +13,7 @@ use dial9_bpf_trace::{
 
 use crate::{
     dispatch::Delivery,
+    flight::Dumped,
     plan_report::thousands,
     status::{Snapshot, float, percent_of},
 };
@@ -38,6 +39,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) unwritten: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,
+    /// Events in segments.
+    pub(crate) written: u64,
     /// Where it is; see [`output`].
     pub(crate) output: &'a [(&'static str, String)],
     /// Size of the segments where they are compressed, bytes.
@@ -70,7 +73,7 @@ impl Summary<'_> {
         if let Some(text) = cost(&self.end) {
             row(&mut out, "cost", &text);
         }
-        let sizes = sizes(&self.end, self.compressed_bytes);
+        let sizes = sizes(self.written, self.end.bytes, self.compressed_bytes);
         for (name, text) in self.output {
             row(&mut out, name, text);
         }
@@ -95,7 +98,11 @@ impl Summary<'_> {
 }
 
 /// Where the segments are: one by its file, several by their directory.
-pub(crate) fn output(finished: &Finished, delivery: &Delivery) -> Vec<(&'static str, String)> {
+pub(crate) fn output(
+    finished: &Finished,
+    delivery: &Delivery,
+    dumped: Option<Dumped>,
+) -> Vec<(&'static str, String)> {
     let Delivery {
         dir,
         tally,
@@ -106,6 +113,10 @@ pub(crate) fn output(finished: &Finished, delivery: &Delivery) -> Vec<(&'static 
     } = delivery;
     let amount = |segments: u64, bytes| format!("{segments} segments, {}", ByteSize(bytes));
     let mut rows = Vec::new();
+    if let Some(Dumped { dumps, events }) = dumped {
+        let events = thousands(events);
+        rows.push(("dumps", format!("{dumps}, with {events} events")));
+    }
     match &tally.last {
         Some(last) if tally.closed == 1 && last.exists() => {
             rows.push(("segment", last.display().to_string()));
@@ -175,14 +186,14 @@ fn cost(end: &Snapshot) -> Option<String> {
     })
 }
 
-fn sizes(end: &Snapshot, compressed_bytes: Option<u64>) -> String {
+fn sizes(events: u64, raw_bytes: u64, compressed_bytes: Option<u64>) -> String {
     let size = |bytes: u64| {
-        let per_event = float(bytes) / float(end.events.max(1));
+        let per_event = float(bytes) / float(events.max(1));
         format!("{}, {per_event:.1} bytes/event", ByteSize(bytes))
     };
     match compressed_bytes {
-        Some(bytes) => format!("{}; {} raw", size(bytes), size(end.bytes)),
-        None => format!("{} raw", size(end.bytes)),
+        Some(bytes) => format!("{}; {} raw", size(bytes), size(raw_bytes)),
+        None => format!("{} raw", size(raw_bytes)),
     }
 }
 
@@ -231,6 +242,7 @@ mod tests {
             undecoded: 0,
             unwritten: 0,
             late: 0,
+            written: stats.events.total(),
             output: &[],
             compressed_bytes: Some(3 << 20),
         }

@@ -6,6 +6,7 @@
 
 use std::{
     ffi::OsString,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -30,7 +31,7 @@ use dial9_bpf_trace::{
     line::{Config, Line},
     location::Locations,
     rotate::Policy,
-    segment::Owner,
+    segment::{Owner, Place},
     spool::{Found, Spool},
 };
 
@@ -38,7 +39,9 @@ use crate::{
     args::{AttachArgs, Rotation},
     descriptors,
     dispatch::{Dispatch, Shipping},
-    exit, identity,
+    exit,
+    flight::{self, Flight, Settings},
+    identity,
     keep::{self, Start},
     output::Output,
     plan_report,
@@ -73,6 +76,7 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     let owner = Owner::behind_sudo();
     // First, so that an interrupted start leaves nothing behind either.
     let stop = stop::flag()?;
+    let asked = flight::asked()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
     if args.keep_rings {
         keep::drop_stale();
@@ -100,7 +104,9 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     };
     let load_bias = identity::load_bias(&target, &plan)?;
     let locations = Locations::new(&identity::task_types(&plan), load_bias);
-    let mut recording = match recording_of(config, locations, shipping, (args, &mut start)) {
+    let flight = flight_of(args, &output, asked);
+    let mut recording = match recording_of(config, locations, shipping, (args, &mut start), flight)
+    {
         Ok(recording) => recording,
         Err(error) => {
             start.leave();
@@ -177,12 +183,38 @@ fn config_of(
         Rotation::Epochs(epoch) => epoch,
         Rotation::Off => NO_EPOCH,
     };
+    let (place, policy) = match on_demand(args) {
+        Some(settings) => (Place::Memory, settings.policy()?),
+        None => (
+            Place::Spool(args.output.clone()),
+            Policy::new(epoch, args.max_segment_bytes.get())?,
+        ),
+    };
     Ok(Config {
-        dir: args.output.clone(),
+        place,
         owner,
-        policy: Policy::new(epoch, args.max_segment_bytes.get())?,
+        policy,
         metadata: identity::metadata(target, plan, identity, tracer.cpu_time_behind()),
     })
+}
+
+fn on_demand(args: &AttachArgs) -> Option<Settings> {
+    let settings = |window| Settings {
+        window,
+        bytes: args.on_demand_bytes,
+        poll: args.on_demand_poll,
+    };
+    args.on_demand.map(settings)
+}
+
+fn flight_of(args: &AttachArgs, output: &Output, asked: Arc<AtomicBool>) -> Option<Flight> {
+    let settings = on_demand(args)?;
+    Some(Flight::new(
+        &args.output,
+        settings,
+        output.spool_lock(),
+        asked,
+    ))
 }
 
 /// The store that segments go to, and its name.
@@ -209,20 +241,25 @@ fn recording_of(
     locations: Locations,
     shipping: Shipping,
     (args, start): (&AttachArgs, &mut Start),
+    flight: Option<Flight>,
 ) -> anyhow::Result<Recording> {
     let uploads = shipping.upload.is_some();
-    let dir = config.dir.clone();
+    let dir = &args.output;
     let bytes = args.spool_bytes.get();
-    let (spool, found) = Spool::open(&dir, config.owner, bytes, head_of_archive)?;
+    let (spool, found) = Spool::open(dir, config.owner, bytes, head_of_archive)?;
     report(&found, uploads);
     let begins = start.begins(&found.recorded, &config.metadata.target);
     let mut line = Line::begin(config, locations, begins)?;
     for gone in found.evicted {
         line.evicted(gone);
     }
-    match Dispatch::start(&dir, spool, shipping) {
-        Ok(dispatch) => Ok(Recording::new(line, dispatch, args.rotate != Rotation::Off)),
-        Err(error) => {
+    match (Dispatch::start(dir, spool, shipping), flight) {
+        (Ok(dispatch), Some(flight)) => Ok(Recording::on_demand(line, dispatch, flight)),
+        (Ok(dispatch), None) => {
+            let goes_on = args.rotate != Rotation::Off;
+            Ok(Recording::new(line, dispatch, goes_on))
+        }
+        (Err(error), _) => {
             line.discard()?;
             Err(error)
         }

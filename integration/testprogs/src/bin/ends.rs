@@ -1,7 +1,8 @@
 //! A program that panics and ends in every way.
 //!
 //! Words: `panics` lets tasks panic in several ways, each caught by Tokio, and is
-//! answered by `panicked N`; the other words end the program: `exit N` and `fault`
+//! answered by `panicked N`; `stall MS` has a poll last so long and is answered by
+//! `stalled TASK`; the other words end the program: `exit N` and `fault`
 //! by a task, `abort` by a thread, `panic` by a task where panics abort, `main` by
 //! the main thread's panic. Each panic is told by a line as its hook knows it:
 //! `panic TID TASK FILE:LINE:COLUMN MESSAGE`, with task 0 outside tasks and `-` for
@@ -9,7 +10,7 @@
 
 #![expect(unsafe_code, reason = "a fault is what is tested")]
 
-use std::{io, panic, panic::PanicHookInfo, process, ptr, thread};
+use std::{io, panic, panic::PanicHookInfo, process, ptr, thread, time::Duration};
 
 use testprogs::{quiet, script};
 use tokio::{
@@ -32,6 +33,12 @@ fn main() -> io::Result<()> {
         let (word, rest) = heard.split_once(' ').unwrap_or((&heard, ""));
         match word {
             "panics" => script::say(&format!("panicked {}", runtime.block_on(panics()))),
+            "stall" => {
+                let task = runtime.spawn(stall(rest.parse().unwrap_or(0)));
+                let id = task.id();
+                ends(&runtime, async { task.await.expect("it does not panic") });
+                script::say(&format!("stalled {id}"));
+            }
             "exit" => ends(&runtime, exit(rest.parse().unwrap_or(0))),
             "fault" => ends(&runtime, fault()),
             "panic" => ends(&runtime, literal()),
@@ -72,6 +79,10 @@ async fn panics() -> usize {
         judge(spawn_blocking(|| panic!("in the blocking pool")).await);
     }
     caught
+}
+
+async fn stall(ms: u64) {
+    thread::sleep(Duration::from_millis(ms));
 }
 
 async fn literal() {
