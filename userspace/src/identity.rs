@@ -3,6 +3,8 @@
 //! In: a target and its plan. Out: metadata, task types, the load bias. Never:
 //! a value that is not known.
 
+use std::{io, os::unix::fs::MetadataExt as _, path::Path};
+
 use dial9_bpf_attach::{AttachError, Target};
 use dial9_bpf_probes::plan::{Binary, Plan, Site};
 use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
@@ -11,14 +13,23 @@ use dial9_bpf_trace::{
     metadata::{Metadata, Target as TargetMetadata},
 };
 
-/// Whose the segments are, by the command line, the environment and the target.
-pub(crate) fn identity(target: &Target, service: Option<&str>, instance: Option<&str>) -> Identity {
+/// Whose the segments of a spool are, by the command line, the environment and the
+/// target.
+///
+/// # Errors
+/// When the spool's directory is gone.
+pub(crate) fn identity(
+    target: &Target,
+    spool: &Path,
+    (service, instance): (Option<&str>, Option<&str>),
+) -> io::Result<Identity> {
+    let spool = spool.metadata()?;
     let env_service = std::env::var(ENV_SERVICE).ok();
     // It is gone with the target; then the executable has a name.
     let cgroup =
         std::fs::read_to_string(format!("/proc/{}/cgroup", target.pid())).unwrap_or_default();
     let exe = target.path().display().to_string();
-    Identity::resolve(&Sources {
+    Ok(Identity::resolve(&Sources {
         service,
         instance,
         env_service: env_service.as_deref(),
@@ -26,8 +37,9 @@ pub(crate) fn identity(target: &Target, service: Option<&str>, instance: Option<
         exe: &exe,
         host: host().as_deref(),
         start_ticks: target.start_ticks(),
+        spool: (spool.dev(), spool.ino()),
         pid: target.pid(),
-    })
+    }))
 }
 
 fn host() -> Option<String> {

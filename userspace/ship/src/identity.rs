@@ -4,6 +4,8 @@
 //! service, instance, boot id, with dial9's names and defaults. Never: a file or
 //! the environment itself; whoever calls has read them.
 
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
 use crate::sink::Destination;
 
 /// Names a service (dial9's).
@@ -26,7 +28,8 @@ pub struct Identity {
     pub service: String,
     /// What tells its instances apart.
     pub instance: String,
-    /// One for each run of a process; see [`boot_id()`].
+    /// One for each run of a process and each spool that it is recorded into; see
+    /// [`boot_id()`].
     pub boot_id: String,
 }
 
@@ -47,6 +50,8 @@ pub struct Sources<'a> {
     pub host: Option<&'a str>,
     /// Start of the target, clock ticks since the machine's boot.
     pub start_ticks: u64,
+    /// Device and inode of the spool's directory.
+    pub spool: (u64, u64),
     /// The target's pid.
     pub pid: u32,
 }
@@ -67,7 +72,7 @@ impl Identity {
                 .or_else(|| known(sources.host))
                 .unwrap_or(UNKNOWN_HOST)
                 .to_owned(),
-            boot_id: boot_id(sources.start_ticks, sources.pid),
+            boot_id: boot_id((sources.start_ticks, sources.spool), sources.pid),
         }
     }
 }
@@ -105,9 +110,14 @@ pub fn destination_of_env(bucket: Option<&str>, prefix: Option<&str>) -> Option<
     })
 }
 
-/// Four letters of the start, a hyphen and the pid: dial9's form.
-pub fn boot_id(start_ticks: u64, pid: u32) -> String {
-    let letters = (0..4).scan(start_ticks, |rest, _| {
+/// Four letters for what tells runs apart, a hyphen and the pid: dial9's form. Two
+/// recorders of one process count their segments each for itself, and with different
+/// letters do not give two segments one key.
+pub fn boot_id(run: impl Hash, pid: u32) -> String {
+    // Its keys are always the same.
+    let mut hasher = DefaultHasher::new();
+    run.hash(&mut hasher);
+    let letters = (0..4).scan(hasher.finish(), |rest, _| {
         let letter = b'a' + u8::try_from(*rest % 26).unwrap_or(0);
         *rest /= 26;
         Some(char::from(letter))

@@ -95,7 +95,8 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
         abilities,
     };
     let mut start = Start::of(&target, &plan, options, args.keep_rings)?;
-    let identity = identity::identity(&target, args.service.as_deref(), args.instance.as_deref());
+    let named = (args.service.as_deref(), args.instance.as_deref());
+    let identity = identity::identity(&target, &args.output, named)?;
     let config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
     let shipping = Shipping {
         identity,

@@ -13,6 +13,7 @@ fn the_first_that_is_known_names_the_service() {
         exe: "/usr/bin/exe.bin",
         host: Some("host"),
         start_ticks: 0,
+        spool: (0, 0),
         pid: 7,
         instance: None,
     };
@@ -61,9 +62,34 @@ fn an_instance_is_a_machine_unless_named() {
 
 #[test]
 fn boot_ids_have_dial9s_form() {
-    assert_eq!(boot_id(0, 1), "aaaa-1");
-    assert_eq!(boot_id(25 + 26, 481), "zbaa-481");
-    assert_eq!(boot_id(u64::MAX, u32::MAX).len(), 4 + 1 + 10);
+    for (run, pid) in [(0_u64, 1), (u64::MAX, 481)] {
+        let id = boot_id(run, pid);
+        let (letters, number) = id.split_once('-').unwrap();
+        assert!(letters.len() == 4 && letters.bytes().all(|byte| byte.is_ascii_lowercase()));
+        assert_eq!(number, pid.to_string());
+        assert_eq!(boot_id(run, pid), id);
+    }
+}
+
+#[test]
+fn each_run_and_each_spool_has_a_boot_of_its_own() {
+    let sources = Sources {
+        start_ticks: 77,
+        spool: (1, 2),
+        ..Sources::default()
+    };
+    let other_run = Sources {
+        start_ticks: 78,
+        ..sources
+    };
+    let other_spool = Sources {
+        spool: (1, 3),
+        ..sources
+    };
+    let boot = |sources: &Sources<'_>| Identity::resolve(sources).boot_id;
+    assert_eq!(boot(&sources), boot(&sources));
+    assert_ne!(boot(&sources), boot(&other_run));
+    assert_ne!(boot(&sources), boot(&other_spool));
 }
 
 #[test]
