@@ -22,7 +22,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -186,7 +186,7 @@ fn record(
         dispatch.hand_over(closed);
     });
     let cpu_ns = cpu_ns(ClockId::ThreadCPUTime) - began;
-    let delivery = dispatch.finish();
+    let delivery = dispatch.finish(&AtomicBool::new(false));
     Recorded {
         finished,
         delivery,

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, Receiver},
     },
     thread,
@@ -179,20 +179,22 @@ impl Dispatch {
         degraded.filter(|_| !was_degraded)
     }
 
-    /// Waits until everything is where it should be, as far as the time lasts.
-    pub(crate) fn finish(mut self) -> Delivery {
+    /// Waits until everything is where it should be, as far as the time lasts, or
+    /// until somebody stops it once more.
+    pub(crate) fn finish(mut self, stop: &AtomicBool) -> Delivery {
+        stop.store(false, Ordering::Relaxed);
+        let is_cut = || stop.load(Ordering::Relaxed);
         let within = if self.upload.is_some() {
             DRAIN
         } else {
             COMPRESSIONS
         };
         let deadline = Instant::now() + within;
-        while !self.offer_held() && Instant::now() < deadline {
+        while !self.offer_held() && Instant::now() < deadline && !is_cut() {
             thread::sleep(RETRY);
         }
-        let report = self
-            .courier
-            .stop(deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.saturating_duration_since(Instant::now());
+        let report = self.courier.stop_unless(left, is_cut);
         let mut tally = self.tally;
         // What still hangs in the disk keeps its end of the channel.
         self.notices

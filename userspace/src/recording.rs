@@ -3,7 +3,7 @@
 //! In: a tracer's rings, in passes. Out: closed segments, handed over. Never: a
 //! wait, a symbol lookup, an allocation in steady state.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::atomic::AtomicBool};
 
 use anyhow::anyhow;
 use dial9_bpf_attach::{AttachError, Tracer, rings::Drained};
@@ -187,8 +187,8 @@ impl Recording {
 
     /// Takes the last records of a detached tracer, and what its threads lost at
     /// the very end; then waits for what becomes of the segments. A hit that has
-    /// reserved its place by now submits it.
-    pub(crate) fn finish(mut self, tracer: &mut Tracer) -> Recorded {
+    /// reserved its place by now submits it. `stop` is set to cut the wait short.
+    pub(crate) fn finish(mut self, tracer: &mut Tracer, stop: &AtomicBool) -> Recorded {
         while self.pass(tracer) != Pass::All {}
         let counted = self.read_losses(tracer);
         let gaps = match self.lost {
@@ -227,7 +227,7 @@ impl Recording {
         let (dumped, undumped) = flight
             .map(|flight| flight.finish(finished.is_wanted, &mut dispatch))
             .unzip();
-        let delivery = dispatch.finish();
+        let delivery = dispatch.finish(stop);
         let unread = counted.err().or(unread).map(anyhow::Error::from);
         let failure = outage
             .or_else(|| undumped.flatten().map(anyhow::Error::msg))

@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
             cost,
             began: _,
         } = self;
-        let recorded = recording.finish(tracer);
+        let recorded = recording.finish(tracer, stop);
         let dir = recorded.delivery.dir.display();
         let end = end.with_context(|| format!("what was recorded is in {dir}"))?;
         sum_up((target, cost), (end, window), recorded)

@@ -27,7 +27,7 @@ use std::time::Duration;
 use dial9_bpf_trace::segment::{CompressedSegment, SegmentError};
 use dial9_bpf_trace::spool::Segment;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::identity::Identity;
@@ -47,6 +47,9 @@ pub use status::{Failures, Snapshot, Status};
 /// Time that a stopped courier may need beyond its deadline, to let a
 /// compression end.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Time between two looks at whether a stop is cut short.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A segment, and whose it is.
 #[derive(Debug)]
@@ -207,7 +210,7 @@ pub struct Left {
 #[derive(Debug)]
 pub struct Courier<O> {
     offers: mpsc::Sender<O>,
-    stop: oneshot::Sender<Instant>,
+    stop: watch::Sender<Option<Instant>>,
     status: Status,
     thread: JoinHandle<Left>,
 }
@@ -232,7 +235,7 @@ impl<O: Send + 'static> Courier<O> {
             .thread_name("dial9-ship")
             .build()?;
         let (offers, incoming) = mpsc::channel(settings.queue.max(1));
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(None);
         let (writer, status) = status::channel();
         let inlets = line::Inlets {
             offers: incoming,
@@ -273,15 +276,26 @@ impl<O: Send + 'static> Courier<O> {
     /// Ends it: what was offered and what is in the spool is put while the time
     /// lasts, and the rest stays.
     pub fn stop(self, within: Duration) -> Report {
+        self.stop_unless(within, || false)
+    }
+
+    /// As [`Courier::stop`]; the time is over when somebody cuts it short, too.
+    pub fn stop_unless(self, within: Duration, is_cut: impl Fn() -> bool) -> Report {
         let Self {
             offers,
             stop,
             status,
             thread,
         } = self;
-        // Fails when the thread has died, which joining it tells.
-        let _ = stop.send(Instant::now() + within);
+        stop.send_replace(Some(Instant::now() + within));
         drop(offers);
+        while !thread.is_finished() {
+            if is_cut() {
+                stop.send_replace(Some(Instant::now()));
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
         let left = thread.join().ok();
         Report {
             status: status.snapshot(),

@@ -3,7 +3,7 @@
 //! In: offers, ends of stages, the time. Out: the next stages to run. Never: a
 //! segment in memory before its put; a stage on the loop's own time.
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -19,8 +19,8 @@ use crate::sink::Sink;
 /// How others reach the loop.
 pub(super) struct Inlets<O> {
     pub(super) offers: mpsc::Receiver<O>,
-    /// Until when to go on.
-    pub(super) stopped: oneshot::Receiver<Instant>,
+    /// Until when to go on, once it is to end; may be cut short.
+    pub(super) stopped: watch::Receiver<Option<Instant>>,
 }
 
 /// A stage that ended.
@@ -101,9 +101,11 @@ impl<S: Sink, P: Spool> Line<S, P> {
             tokio::select! {
                 biased;
                 () = until(self.deadline) => break,
-                stopped = &mut self.inlets.stopped, if self.deadline.is_none() => {
+                changed = self.inlets.stopped.changed() => {
+                    let deadline = *self.inlets.stopped.borrow_and_update();
                     // Nobody waits for the end when the other side is gone.
-                    self.begin_end(stopped.unwrap_or_else(|_| Instant::now()));
+                    let deadline = deadline.filter(|_| changed.is_ok());
+                    self.begin_end(deadline.unwrap_or_else(Instant::now));
                 }
                 Some(done) = self.tasks.join_next() => match done {
                     Ok(done) => self.settle(done),

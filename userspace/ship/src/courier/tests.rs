@@ -174,7 +174,7 @@ fn sealed(dir: &TempDir) -> SealedSegment {
 /// A loop that runs on the test's own runtime.
 struct Running {
     offers: mpsc::Sender<SealedSegment>,
-    stop: oneshot::Sender<Instant>,
+    stop: watch::Sender<Option<Instant>>,
     status: Status,
     is_broken: Arc<AtomicBool>,
     end: tokio::task::JoinHandle<Left>,
@@ -190,7 +190,7 @@ impl Running {
         let mut upload = Upload::to(sink.clone(), "p", 7);
         change(&mut settings, &mut upload);
         let (offers, incoming) = mpsc::channel(settings.queue);
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(None);
         let (writer, status) = status::channel();
         let inlets = line::Inlets {
             offers: incoming,
@@ -221,7 +221,7 @@ impl Running {
     }
 
     async fn stop(self, within: Duration) -> (Snapshot, Left) {
-        self.stop.send(Instant::now() + within).unwrap();
+        self.stop.send_replace(Some(Instant::now() + within));
         drop(self.offers);
         let left = self.end.await.unwrap();
         (self.status.snapshot(), left)

@@ -101,6 +101,16 @@ fn one_that_is_dropped_ends() {
 
 /// On the real clock: nobody waits the hour.
 #[test]
+fn a_stop_that_is_cut_short_leaves_the_rest() {
+    let (dir, sink) = (spool(1), Scripted::always(Act::Hang));
+    let courier = start(&dir, &sink, 1);
+    let report = courier.stop_unless(Duration::from_hours(1), || true);
+    assert_eq!(report.left.map(|left| left.segments), Some(1));
+    assert!(file(&dir, 0).exists());
+}
+
+/// On the real clock: nobody waits the hour.
+#[test]
 fn a_compression_that_fails_at_the_end_is_the_last() {
     let dir = spool(0);
     let courier = Courier::start::<Scripted>(Settings::default(), shelved(&dir), None).unwrap();
