@@ -16,6 +16,7 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind};
 
 use crate::code::{self, Effects};
 use crate::elf::Image;
+use crate::error::{self, ScanError};
 use crate::plan::{InstructionClass, Probe, Site};
 use crate::values::{self, Flow};
 
@@ -25,6 +26,9 @@ const MAX_DISTANCE: usize = 16;
 const MAX_END_BYTES: u64 = 15 * (MAX_DISTANCE as u64 + 1);
 /// How often a jump to a jump to the vtable is followed.
 const MAX_THUNK_DEPTH: usize = 3;
+/// Poll calls, functions that only jump to one, and words that name those; a program
+/// has about 10.
+const MAX_CALLS: usize = 1 << 10;
 
 /// A direct call or jump to another function.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +46,6 @@ pub(crate) struct PollCalls {
     effects: Effects,
     calls: BTreeSet<u64>,
     thunks: BTreeSet<u64>,
-    direct: Vec<DirectCall>,
 }
 
 impl PollCalls {
@@ -51,7 +54,6 @@ impl PollCalls {
             effects: Effects::new(),
             calls: BTreeSet::new(),
             thunks: BTreeSet::new(),
-            direct: Vec::new(),
         }
     }
 
@@ -59,7 +61,6 @@ impl PollCalls {
     pub(crate) fn visit(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
         let mut is_candidate = [false; 2];
         for instruction in instructions {
-            self.direct.extend(direct_call(range, instruction));
             is_candidate[0] |= is_slot_zero(instruction);
             is_candidate[1] |= values::loads_vtable(instruction).is_some();
         }
@@ -72,6 +73,9 @@ impl PollCalls {
         let mut flow = Flow::new(instructions);
         for instruction in instructions {
             flow.enter(instruction);
+            if self.calls.len().max(self.thunks.len()) > MAX_CALLS {
+                return;
+            }
             if is_slot_zero(instruction) && flow.is_poll(instruction) {
                 match instruction.flow_control() {
                     FlowControl::IndirectCall => self.calls.insert(instruction.ip()),
@@ -83,19 +87,19 @@ impl PollCalls {
     }
 
     /// Addresses of the poll calls.
-    pub(crate) fn finish(mut self, image: &Image<'_>) -> Vec<u64> {
+    ///
+    /// # Errors
+    ///
+    /// `TooBig`.
+    pub(crate) fn finish(mut self, image: &Image<'_>) -> Result<Vec<u64>, ScanError> {
         let mut thunks = self.thunks;
         for _ in 0..MAX_THUNK_DEPTH {
-            let names: BTreeSet<_> = thunks
-                .iter()
-                .flat_map(|&thunk| image.pointers_to(thunk).chain([thunk]))
-                .collect();
+            limit(self.calls.len().max(thunks.len()))?;
+            if thunks.is_empty() {
+                break;
+            }
             let mut next = BTreeSet::new();
-            for call in self
-                .direct
-                .iter()
-                .filter(|call| names.contains(&call.target))
-            {
+            for call in direct_calls(image, &thunks)? {
                 if call.is_jump {
                     next.insert(call.function);
                 } else {
@@ -104,8 +108,56 @@ impl PollCalls {
             }
             thunks = next;
         }
-        self.calls.into_iter().collect()
+        limit(self.calls.len())?;
+        Ok(self.calls.into_iter().collect())
     }
+}
+
+fn limit(calls: usize) -> Result<(), ScanError> {
+    error::limit("poll calls", calls as u64, MAX_CALLS as u64)
+}
+
+/// The calls of these functions in the whole program.
+fn direct_calls(
+    image: &Image<'_>,
+    functions: &BTreeSet<u64>,
+) -> Result<Vec<DirectCall>, ScanError> {
+    let names_one = |word: &&(u64, u64)| functions.contains(&word.1);
+    let words = image.code_pointers().iter().filter(names_one);
+    let words = words.map(|word| word.0).take(MAX_CALLS + 1);
+    let mut names: Vec<u64> = functions.iter().copied().chain(words).collect();
+    limit(names.len() - functions.len())?;
+    names.sort_unstable();
+    let mut calls = Vec::new();
+    let mut instructions = Vec::new();
+    for range in image.functions() {
+        if !mentions(image, range, &names) {
+            continue;
+        }
+        code::decode(image, range, &mut instructions);
+        let direct = instructions
+            .iter()
+            .filter_map(|instruction| direct_call(range, instruction));
+        calls.extend(direct.filter(|call| names.binary_search(&call.target).is_ok()));
+        limit(calls.len())?;
+    }
+    Ok(calls)
+}
+
+/// Whether a function may have an instruction that names one of these addresses,
+/// sorted: relative to its end, in its last four bytes.
+fn mentions(image: &Image<'_>, range: &Range<u64>, names: &[u64]) -> bool {
+    let (Some(&first), Some(&last)) = (names.first(), names.last()) else {
+        return false;
+    };
+    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let code = image.bytes(range.start, length).unwrap_or_default();
+    let ends = range.start + 4..;
+    code.windows(4).zip(ends).any(|(bytes, end)| {
+        let distance = bytes.try_into().map(i32::from_le_bytes).unwrap_or_default();
+        let name = end.wrapping_add_signed(distance.into());
+        (first..=last).contains(&name) && names.binary_search(&name).is_ok()
+    })
 }
 
 fn direct_call(range: &Range<u64>, instruction: &Instruction) -> Option<DirectCall> {

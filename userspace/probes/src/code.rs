@@ -20,6 +20,10 @@ use crate::plan::{Binary, InstructionClass, Probe, Site};
 /// `rsp`, `rbp` and `r12` to `r15`.
 const CLOBBERED_BY_CALL: RegisterSet = RegisterSet(0b0000_1111_1100_0111);
 
+/// How much of a function is decoded, bytes: an instruction takes 40 bytes for each
+/// of its own.
+const MAX_FUNCTION_BYTES: u64 = 1 << 20;
+
 /// General-purpose registers, one bit each, by instruction encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterSet(u16);
@@ -130,15 +134,16 @@ pub(crate) fn based_memory(instruction: &Instruction, displacement: u64) -> Opti
     plain.then(|| number(instruction.memory_base())).flatten()
 }
 
-/// Decodes a function into `instructions`; false if a byte sequence in it is no
-/// instruction, where decoding ends.
+/// Decodes a function into `instructions`; false if it is too long or a byte sequence
+/// in it is no instruction, where decoding ends.
 pub(crate) fn decode(
     image: &Image<'_>,
     range: &Range<u64>,
     instructions: &mut Vec<Instruction>,
 ) -> bool {
     instructions.clear();
-    let limit = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+    let length = range.end.saturating_sub(range.start);
+    let limit = usize::try_from(length.min(MAX_FUNCTION_BYTES)).unwrap_or(usize::MAX);
     let bytes = image.bytes(range.start, limit).unwrap_or_default();
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -148,7 +153,7 @@ pub(crate) fn decode(
         }
         instructions.push(instruction);
     }
-    bytes.len() == limit
+    bytes.len() as u64 == length
 }
 
 /// Where a direct branch or call goes, also through a pointer table (`call

@@ -32,8 +32,15 @@ const COMPLETE_DELTA: u64 = 3;
 const MAX_DEPTH: usize = 3;
 /// Functions looked at for one vtable's function.
 const MAX_CALLS: usize = 4096;
+/// Functions called from all of those at one depth.
+const MAX_LEVEL: usize = 1 << 16;
 /// Instructions between the `xor` and the `cmpxchg`.
 const MAX_DISTANCE: usize = 4;
+/// Calls that are followed or remembered, for all vtables together.
+const MAX_STEPS: usize = 1 << 26;
+const MAX_REMEMBERED: usize = 1 << 22;
+/// Squares of the lengths, in instructions, of the functions whose ways are followed.
+const MAX_WAYS: usize = 1 << 30;
 
 /// Adds the sites for ends of tasks. Returns whether every task hits one after
 /// its state has become complete and before its memory is freed.
@@ -43,10 +50,7 @@ pub(crate) fn find(
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) -> bool {
-    let mut search = Search {
-        image,
-        functions: HashMap::new(),
-    };
+    let mut search = Search::of(image);
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut missing = 0;
     for (index, found) in vtables.iter().enumerate() {
@@ -83,8 +87,8 @@ pub(crate) fn find(
 /// What is known of a function.
 #[derive(Clone, Debug, Default)]
 struct Function {
-    /// Functions it calls or jumps to directly.
-    calls: Rc<BTreeSet<u64>>,
+    /// Functions it calls or jumps to directly, sorted.
+    calls: Rc<[u64]>,
     /// It sets a state word to complete.
     transitions: bool,
     /// It does nothing else.
@@ -94,9 +98,23 @@ struct Function {
 struct Search<'image, 'data> {
     image: &'image Image<'data>,
     functions: HashMap<u64, Function>,
+    /// What is left of [`MAX_STEPS`], [`MAX_REMEMBERED`] and [`MAX_WAYS`].
+    steps: usize,
+    remembered: usize,
+    ways: usize,
 }
 
-impl Search<'_, '_> {
+impl<'image, 'data> Search<'image, 'data> {
+    fn of(image: &'image Image<'data>) -> Self {
+        Self {
+            image,
+            functions: HashMap::new(),
+            steps: MAX_STEPS,
+            remembered: MAX_REMEMBERED,
+            ways: MAX_WAYS,
+        }
+    }
+
     /// The function that completes the tasks of a vtable.
     fn complete(&mut self, found: &Found) -> Option<u64> {
         let starts = [found.shutdown, found.vtable.poll];
@@ -121,8 +139,12 @@ impl Search<'_, '_> {
         for _ in 0..MAX_DEPTH {
             let mut next = BTreeSet::new();
             for function in level {
-                let calls = self.function(function).calls.iter();
-                next.extend(calls.filter(|call| !seen.contains(call)).take(MAX_CALLS));
+                let calls = Rc::clone(&self.function(function).calls);
+                let new = calls.iter().filter(|call| !seen.contains(call));
+                next.extend(new.take(MAX_CALLS));
+                if !self.takes(calls.len()) || next.len() > MAX_LEVEL {
+                    return BTreeSet::new();
+                }
             }
             let found: BTreeSet<_> = next
                 .iter()
@@ -144,10 +166,18 @@ impl Search<'_, '_> {
             return !function.is_bare;
         }
         let calls = Rc::clone(&function.calls);
-        calls.iter().any(|&callee| {
-            let callee = self.function(callee);
-            callee.transitions && callee.is_bare
-        })
+        self.takes(calls.len())
+            && calls.iter().any(|&callee| {
+                let callee = self.function(callee);
+                callee.transitions && callee.is_bare
+            })
+    }
+
+    /// Takes so many steps, unless they are too many.
+    fn takes(&mut self, steps: usize) -> bool {
+        let left = self.steps.checked_sub(steps);
+        self.steps = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// The first place in a function that every call comes to once, after the
@@ -159,6 +189,8 @@ impl Search<'_, '_> {
             return None;
         }
         let change = self.change(&instructions)?;
+        let ways = instructions.len().checked_pow(2)?;
+        self.ways = self.ways.checked_sub(ways)?;
         let graph = graph::build(&instructions)?;
         let views = cut::views(self.image, &instructions, &graph, Register::RDI);
         let crossing = cut::after(&graph, &views, change)?;
@@ -193,10 +225,21 @@ impl Search<'_, '_> {
     }
 
     fn function(&mut self, address: u64) -> &Function {
-        let image = self.image;
-        self.functions
-            .entry(address)
-            .or_insert_with(|| describe(image, address))
+        let Self {
+            image,
+            functions,
+            remembered,
+            ..
+        } = self;
+        functions.entry(address).or_insert_with(|| {
+            let function = if *remembered > 0 {
+                describe(image, address)
+            } else {
+                Function::default()
+            };
+            *remembered = remembered.saturating_sub(1 + function.calls.len());
+            function
+        })
     }
 }
 
@@ -217,7 +260,7 @@ fn describe(image: &Image<'_>, address: u64) -> Function {
     let transitions = exchanges(&instructions).next().is_some();
     let is_bare = transitions && !has_returning_call(&instructions);
     Function {
-        calls: Rc::new(calls),
+        calls: calls.into_iter().collect(),
         transitions,
         is_bare,
     }

@@ -6,7 +6,9 @@
 //! section headers (only symbols and the comment come from them), knowledge of Tokio.
 
 mod frames;
+mod parts;
 mod pointers;
+mod sections;
 mod symbols;
 
 use std::ops::Range;
@@ -14,18 +16,33 @@ use std::ops::Range;
 use object::LittleEndian;
 use object::elf::{
     EM_X86_64, ET_EXEC, FileHeader64, PF_W, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64,
+    SHT_DYNSYM, SHT_SYMTAB,
 };
-use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
+pub use self::parts::{STEPS, Step};
 use self::pointers::Pointers;
-pub(crate) use self::symbols::Symbol;
-use crate::error::ScanError;
+use self::sections::Sections;
+pub(crate) use self::symbols::{Symbol, Symbols};
+use crate::error::{self, ScanError};
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// More loadable segments than any linker makes.
-const MAX_SEGMENTS: usize = 64;
-/// Executable bytes of the largest program accepted.
-const MAX_CODE_BYTES: u64 = 1 << 30;
+/// More program headers than any linker makes.
+const MAX_SEGMENTS: u64 = 64;
+/// What the largest program accepted loads of its file, bytes.
+const MAX_LOADED_BYTES: u64 = 512 << 20;
+/// Notes of a segment that are looked at.
+const MAX_NOTES: usize = 16;
+/// Longest build id, bytes; SHA-1 has 20.
+const MAX_BUILD_ID_BYTES: usize = 64;
+/// Entries of the dynamic table that are looked at; there are about 30.
+const MAX_DYNAMIC: usize = 1 << 10;
+/// How much of the comment section is looked at, bytes.
+const MAX_COMMENT_BYTES: u64 = 1 << 16;
+/// The section's name.
+const COMMENT: &[u8] = b".comment\0";
+/// What [`MAX_LOADED_BYTES`] limits.
+const LOADED: &str = "bytes of segments";
 
 /// A loadable part of the file.
 #[derive(Debug)]
@@ -51,7 +68,7 @@ pub(crate) struct Image<'data> {
     segments: Vec<Segment<'data>>,
     pointers: Pointers,
     functions: Vec<Range<u64>>,
-    symbols: Vec<Symbol<'data>>,
+    symbols: Symbols<'data>,
     build_id: Option<String>,
     comment: &'data [u8],
 }
@@ -64,18 +81,15 @@ impl<'data> Image<'data> {
     /// Every [`ScanError`] but `NotTokio`.
     pub(crate) fn parse(elf: &'data [u8]) -> Result<Self, ScanError> {
         let header = file_header(elf)?;
-        let headers = header
-            .program_headers(ENDIAN, elf)
-            .map_err(|_| ScanError::Malformed {
-                part: "program headers",
-            })?;
+        let headers = program_headers(header, elf)?;
+        let sections = Sections::read(header, elf)?;
         let mut image = Self {
             segments: segments(headers, elf)?,
             pointers: Pointers::default(),
             functions: Vec::new(),
-            symbols: symbols::read(header, elf),
+            symbols: Symbols::read(sections, SHT_SYMTAB)?,
             build_id: build_id(headers, elf),
-            comment: comment(header, elf).unwrap_or_default(),
+            comment: comment(sections),
         };
         image.pointers = if header.e_type(ENDIAN) == ET_EXEC {
             Pointers::raw(&image)?
@@ -88,7 +102,7 @@ impl<'data> Image<'data> {
         image.functions = frame_header
             .and_then(|header| frames::read(&image, header.p_vaddr(ENDIAN)))
             .filter(|functions| !functions.is_empty())
-            .unwrap_or_else(|| symbols::functions(&image.symbols));
+            .unwrap_or_else(|| image.symbols.ranges());
         image.keep_code_ranges();
         Ok(image)
     }
@@ -138,14 +152,6 @@ impl<'data> Image<'data> {
         self.pointers.to_code()
     }
 
-    /// Addresses of the words that will hold `value`.
-    pub(crate) fn pointers_to(&self, value: u64) -> impl Iterator<Item = u64> {
-        self.code_pointers()
-            .iter()
-            .filter(move |word| word.1 == value)
-            .map(|word| word.0)
-    }
-
     /// Whether `address` is file-backed and executable.
     pub(crate) fn is_code(&self, address: u64) -> bool {
         self.segments
@@ -190,8 +196,8 @@ impl<'data> Image<'data> {
         (address < range.end).then(|| range.clone())
     }
 
-    /// Symbols of functions, sorted by address; empty in a stripped file.
-    pub(crate) fn symbols(&self) -> &[Symbol<'data>] {
+    /// Symbols of functions; none in a stripped file.
+    pub(crate) fn symbols(&self) -> &Symbols<'data> {
         &self.symbols
     }
 
@@ -209,18 +215,22 @@ impl<'data> Image<'data> {
 
 /// Address of a function that the file exports by this name.
 pub(crate) fn exported(elf: &[u8], name: &str) -> Option<u64> {
-    symbols::exported(file_header(elf).ok()?, elf, name)
+    let sections = Sections::read(file_header(elf).ok()?, elf).ok()?;
+    let symbols = Symbols::read(sections, SHT_DYNSYM).ok()?;
+    Some(symbols.named(name)?.address)
 }
 
 /// Whether the file takes a symbol of this name from another.
 pub(crate) fn imports(elf: &[u8], name: &str) -> bool {
-    file_header(elf).is_ok_and(|header| symbols::imports(header, elf, name))
+    file_header(elf)
+        .and_then(|header| Sections::read(header, elf))
+        .is_ok_and(|sections| symbols::imports(sections, SHT_DYNSYM, name))
 }
 
-fn comment<'data>(header: &FileHeader64<LittleEndian>, elf: &'data [u8]) -> Option<&'data [u8]> {
-    let sections = header.sections(ENDIAN, elf).ok()?;
-    let (_, section) = sections.section_by_name(ENDIAN, b".comment")?;
-    section.data(ENDIAN, elf).ok()
+fn comment<'data>(sections: Sections<'data>) -> &'data [u8] {
+    let section = sections.named(COMMENT);
+    let bytes = section.map_or(&[][..], |section| sections.bytes(section));
+    &bytes[..bytes.len().min(MAX_COMMENT_BYTES as usize)]
 }
 
 fn file_header(elf: &[u8]) -> Result<&FileHeader64<LittleEndian>, ScanError> {
@@ -249,55 +259,64 @@ fn file_header(elf: &[u8]) -> Result<&FileHeader64<LittleEndian>, ScanError> {
     }
 }
 
+/// # Errors
+///
+/// `Malformed`, `TooBig`.
+fn program_headers<'data>(
+    header: &FileHeader64<LittleEndian>,
+    elf: &'data [u8],
+) -> Result<&'data [ProgramHeader64<LittleEndian>], ScanError> {
+    let count = header.e_phnum(ENDIAN);
+    error::limit("program headers", count.into(), MAX_SEGMENTS)?;
+    header
+        .program_headers(ENDIAN, elf)
+        .map_err(|_| ScanError::Malformed {
+            part: "program headers",
+        })
+}
+
+/// The loadable segments, sorted by address.
 fn segments<'data>(
     headers: &[ProgramHeader64<LittleEndian>],
     elf: &'data [u8],
 ) -> Result<Vec<Segment<'data>>, ScanError> {
-    let mut found = Vec::new();
-    let mut code_bytes = 0u64;
-    for header in headers
+    let loadable = |header: &&ProgramHeader64<_>| header.p_type(ENDIAN) == PT_LOAD;
+    let segments: Result<Vec<_>, _> = headers
         .iter()
-        .filter(|header| header.p_type(ENDIAN) == PT_LOAD)
-    {
-        let data = header
-            .data(ENDIAN, elf)
-            .map_err(|()| ScanError::Malformed { part: "segment" })?;
-        let address = header.p_vaddr(ENDIAN);
-        if address.checked_add(data.len() as u64).is_none() {
-            return Err(ScanError::Malformed {
-                part: "segment address",
-            });
-        }
-        let flags = header.p_flags(ENDIAN);
-        let segment = Segment {
-            address,
-            file_offset: header.p_offset(ENDIAN),
-            data,
-            is_code: flags & PF_X != 0,
-            is_writable: flags & PF_W != 0,
-        };
-        if segment.is_code {
-            code_bytes = code_bytes.saturating_add(data.len() as u64);
-        }
-        found.push(segment);
+        .filter(loadable)
+        .map(|header| segment(header, elf))
+        .collect();
+    let mut segments = segments?;
+    let bytes = segments.iter().map(|segment| segment.data.len() as u64);
+    error::limit(LOADED, bytes.sum(), MAX_LOADED_BYTES)?;
+    segments.sort_by_key(|segment| segment.address);
+    // The kernel would put one over the other.
+    let is_apart = |pair: &[Segment<'_>]| !pair[0].contains(pair[1].address);
+    if !segments.windows(2).all(is_apart) {
+        let part = "overlapping segments";
+        return Err(ScanError::Malformed { part });
     }
-    if found.len() > MAX_SEGMENTS {
-        let (count, limit) = (found.len() as u64, MAX_SEGMENTS as u64);
-        return Err(ScanError::TooBig {
-            part: "loadable segments",
-            count,
-            limit,
-        });
-    }
-    if code_bytes > MAX_CODE_BYTES {
-        let part = "bytes of code";
-        return Err(ScanError::TooBig {
-            part,
-            count: code_bytes,
-            limit: MAX_CODE_BYTES,
-        });
-    }
-    Ok(found)
+    Ok(segments)
+}
+
+fn segment<'data>(
+    header: &ProgramHeader64<LittleEndian>,
+    elf: &'data [u8],
+) -> Result<Segment<'data>, ScanError> {
+    let malformed = |part| ScanError::Malformed { part };
+    let data = header.data(ENDIAN, elf);
+    let data = data.map_err(|()| malformed("segment"))?;
+    let address = header.p_vaddr(ENDIAN);
+    let end = address.checked_add(data.len() as u64);
+    end.ok_or(malformed("segment address"))?;
+    let flags = header.p_flags(ENDIAN);
+    Ok(Segment {
+        address,
+        file_offset: header.p_offset(ENDIAN),
+        data,
+        is_code: flags & PF_X != 0,
+        is_writable: flags & PF_W != 0,
+    })
 }
 
 /// The dynamic table's (tag, value) pairs.
@@ -312,7 +331,7 @@ fn dynamic_table(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Vec<(
                     entry.d_val.get(ENDIAN),
                 )
             };
-            entries.iter().map(pair).collect()
+            entries.iter().take(MAX_DYNAMIC).map(pair).collect()
         })
         .unwrap_or_default()
 }
@@ -320,9 +339,11 @@ fn dynamic_table(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Vec<(
 fn build_id(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Option<String> {
     headers.iter().find_map(|header| {
         let mut notes = header.notes(ENDIAN, elf).ok().flatten()?;
-        while let Ok(Some(note)) = notes.next() {
+        for _ in 0..MAX_NOTES {
+            let note = notes.next().ok().flatten()?;
             if note.name() == object::elf::ELF_NOTE_GNU
                 && note.n_type(ENDIAN) == object::elf::NT_GNU_BUILD_ID
+                && note.desc().len() <= MAX_BUILD_ID_BYTES
             {
                 return Some(hex(note.desc()));
             }

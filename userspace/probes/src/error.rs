@@ -45,3 +45,13 @@ pub enum ScanError {
         pointers: usize,
     },
 }
+
+/// # Errors
+///
+/// `TooBig` if there is more of `part` than `limit`.
+pub(crate) fn limit(part: &'static str, count: u64, limit: u64) -> Result<(), ScanError> {
+    if count > limit {
+        return Err(ScanError::TooBig { part, count, limit });
+    }
+    Ok(())
+}

@@ -27,6 +27,7 @@ mod version;
 mod vtables;
 mod wakers;
 
+pub use elf::{STEPS, Step};
 pub use error::ScanError;
 pub use panics::add_unwinder;
 pub use scan::scan;

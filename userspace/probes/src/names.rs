@@ -5,56 +5,105 @@
 //! arguments, so they give no type.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
 
 use crate::elf::{Image, Symbol};
 
 /// `poll` in `runtime/task/raw.rs`, with its generic arguments.
 const POLL: &str = "tokio::runtime::task::raw::poll::<";
+/// The longest demangled name, bytes. References in a name make it grow
+/// exponentially.
+const MAX_NAME_BYTES: usize = 1 << 16;
+/// Bytes of all the names of a plan, mangled and not.
+const MAX_BYTES: usize = 128 << 20;
+/// Names of one function that are looked at.
+const MAX_ALIASES: usize = 64;
 
-/// The name without the hash.
-pub(crate) fn demangle(mangled: &str) -> String {
-    format!("{:#}", rustc_demangle::demangle(mangled))
+/// The name without the hash; `None` for one that is too long.
+pub(crate) fn demangle(mangled: &str) -> Option<String> {
+    let mut name = Limited(String::new());
+    write!(name, "{:#}", rustc_demangle::demangle(mangled)).ok()?;
+    Some(name.0)
+}
+
+/// A text of at most [`MAX_NAME_BYTES`].
+struct Limited(String);
+
+impl fmt::Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_NAME_BYTES {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
 }
 
 /// Addresses of the functions whose demangled name `is_it`; `part` is a part of the
-/// mangled one.
+/// mangled one. `None` if that is a part of too many.
 pub(crate) fn functions(
     image: &Image<'_>,
     part: &str,
     is_it: impl Fn(&str) -> bool,
-) -> BTreeSet<u64> {
-    image
-        .symbols()
-        .iter()
-        .filter(|symbol| symbol.name.contains(part) && is_it(&demangle(symbol.name)))
-        .map(|symbol| symbol.address)
-        .collect()
-}
-
-/// Demangled name of the function around `address`.
-pub(crate) fn function(image: &Image<'_>, address: u64) -> Option<String> {
+) -> Option<BTreeSet<u64>> {
     let symbols = image.symbols();
-    let after = symbols.partition_point(|symbol| symbol.address <= address);
-    let symbol = symbols.get(after.checked_sub(1)?)?;
-    let is_around = address == symbol.address || address - symbol.address < symbol.bytes;
-    is_around.then(|| demangle(symbol.name))
+    let found = symbols.mentioning(part)?.into_iter().filter(|symbol| {
+        let name = symbols.name(symbol).and_then(demangle);
+        name.is_some_and(|name| is_it(&name))
+    });
+    Some(found.map(|symbol| symbol.address).collect())
 }
 
-/// The future's type of the poll function at `address`; `None` if its symbols
-/// spell none or several.
-pub(crate) fn task_type(image: &Image<'_>, address: u64) -> Option<String> {
-    let symbols = image.symbols();
-    let first = symbols.partition_point(|symbol| symbol.address < address);
-    let here = symbols[first..]
-        .iter()
-        .take_while(|symbol| symbol.address == address);
-    let mut types = here.filter_map(|symbol| poll_argument(symbol));
-    let name = types.next()?;
-    types.all(|other| other == name).then_some(name)
+/// Gives names, until it has read and written [`MAX_BYTES`].
+#[derive(Debug)]
+pub(crate) struct Namer<'image> {
+    image: &'image Image<'image>,
+    left: usize,
 }
 
-fn poll_argument(symbol: &Symbol<'_>) -> Option<String> {
-    let name = demangle(symbol.name);
+impl<'image> Namer<'image> {
+    pub(crate) fn of(image: &'image Image<'image>) -> Self {
+        Self {
+            image,
+            left: MAX_BYTES,
+        }
+    }
+
+    /// Demangled name of the function around `address`.
+    pub(crate) fn function(&mut self, address: u64) -> Option<String> {
+        let functions = self.image.symbols().functions();
+        let after = functions.partition_point(|symbol| symbol.address <= address);
+        let symbol = functions.get(after.checked_sub(1)?)?;
+        let is_around =
+            address == symbol.address || address - symbol.address < u64::from(symbol.bytes);
+        is_around.then(|| self.name(symbol))?
+    }
+
+    /// The future's type of the poll function at `address`; `None` if its symbols
+    /// spell none or several.
+    pub(crate) fn task_type(&mut self, address: u64) -> Option<String> {
+        let functions = self.image.symbols().functions();
+        let first = functions.partition_point(|symbol| symbol.address < address);
+        let here = functions[first..]
+            .iter()
+            .take_while(|symbol| symbol.address == address)
+            .take(MAX_ALIASES);
+        let mut types = here.filter_map(|symbol| poll_argument(&self.name(symbol)?));
+        let name = types.next()?;
+        types.all(|other| other == name).then_some(name)
+    }
+
+    fn name(&mut self, symbol: &Symbol) -> Option<String> {
+        let mangled = self.image.symbols().name(symbol)?;
+        self.left = self.left.checked_sub(mangled.len())?;
+        let name = demangle(mangled);
+        let bytes = name.as_ref().map_or(MAX_NAME_BYTES, String::len);
+        self.left = self.left.checked_sub(bytes)?;
+        name
+    }
+}
+
+fn poll_argument(name: &str) -> Option<String> {
     let arguments = name.strip_prefix(POLL)?;
     let end = first_argument_end(arguments)?;
     Some(arguments[..end].to_owned())
@@ -106,6 +155,35 @@ mod tests {
 
     #[test]
     fn hashes_are_left_out() {
-        assert_eq!(demangle("_ZN3app4main17h0123456789abcdefE"), "app::main");
+        let name = demangle("_ZN3app4main17h0123456789abcdefE");
+        assert_eq!(name.as_deref(), Some("app::main"));
+    }
+
+    /// A tuple of twice the tuple before it, by references, 20 times.
+    #[test]
+    fn a_name_that_grows_exponentially_is_none() {
+        let mut name = "_RINvC1a1fTyyE".to_owned();
+        let mut last = name.find('T').unwrap();
+        for _ in 0..20 {
+            let reference = format!("B{}_", base_62(last - 2));
+            last = name.len();
+            name.push_str(&format!("T{reference}{reference}E"));
+        }
+        name.push('E');
+        let short = format!("{}E", &name[..name.find('B').unwrap() - 1]);
+        assert_eq!(demangle(&short).as_deref(), Some("a::f::<(u64, u64)>"));
+        assert!(demangle(&name).is_none());
+    }
+
+    /// What follows the `B` of a reference (RFC 2603), less its end.
+    fn base_62(number: usize) -> String {
+        const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let mut rest = number - 1;
+        let mut digits = vec![char::from(DIGITS[rest % 62])];
+        while rest >= 62 {
+            rest /= 62;
+            digits.insert(0, char::from(DIGITS[rest % 62]));
+        }
+        digits.into_iter().collect()
     }
 }

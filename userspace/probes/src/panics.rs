@@ -64,8 +64,7 @@ fn message_site(
         return Err("this Rust is older than 1.70");
     }
     // A static executable has the unwinder in itself.
-    let own = image.symbols().iter().find(|symbol| symbol.name == UNWIND);
-    if let Some(own) = own {
+    if let Some(own) = image.symbols().named(UNWIND) {
         let site = site(image, Probe::PanicMessage, own.address, Register::RDI);
         return site.map(Some).ok_or("no usable _Unwind_RaiseException");
     }
@@ -117,7 +116,9 @@ fn location_sites(image: &Image<'_>) -> Result<Vec<Site>, String> {
         return Err("no symbol table: panics have no location".to_owned());
     }
     let named = |wanted| names::functions(image, "panic_with_hook", |name| name == wanted);
-    let (now, before) = (named(PANIC), named(PANIC_BEFORE));
+    let (Some(now), Some(before)) = (named(PANIC), named(PANIC_BEFORE)) else {
+        return Err("too many symbols have panic_with_hook in their names".to_owned());
+    };
     if now.is_empty() && before.is_empty() {
         return Err("no symbol std::panicking::panic_with_hook".to_owned());
     }

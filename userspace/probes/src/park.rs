@@ -27,6 +27,10 @@ use crate::plan::{Miss, Probe, Site};
 const NO_TIMEOUT: u64 = 1_000_000_000;
 /// How far before a call its argument is set.
 const MAX_DISTANCE: usize = 8;
+/// Calls without a timeout that are looked at; a program has some dozens.
+const MAX_PARKS: usize = 1 << 10;
+/// Calls with a 0 there that are looked at; they are about 700 in a MiB of code.
+const MAX_YIELDS: usize = 1 << 19;
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -47,6 +51,9 @@ pub(crate) struct ParkCalls {
 impl ParkCalls {
     /// Looks at one function.
     pub(crate) fn visit(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
+        if self.is_too_much() {
+            return;
+        }
         let caller = range.start;
         for (index, call) in instructions.iter().enumerate() {
             let is_jump = call.flow_control() == FlowControl::UnconditionalBranch;
@@ -70,6 +77,10 @@ impl ParkCalls {
         }
     }
 
+    fn is_too_much(&self) -> bool {
+        self.parks.len() > MAX_PARKS || self.yields.len() > MAX_YIELDS
+    }
+
     /// Adds the sites for parks, both of each pair or neither.
     pub(crate) fn finish(self, image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
         match pairs(image, &self) {
@@ -86,19 +97,18 @@ impl ParkCalls {
     }
 }
 
-fn pairs(
-    image: &Image<'_>,
-    ParkCalls { parks, yields }: &ParkCalls,
-) -> Result<Vec<[Site; 2]>, String> {
-    let mut callees = HashMap::new();
+fn pairs(image: &Image<'_>, found: &ParkCalls) -> Result<Vec<[Site; 2]>, String> {
+    if found.is_too_much() {
+        return Err("too many calls look like parks".to_owned());
+    }
+    let ParkCalls { parks, yields } = found;
+    let parked: BTreeSet<_> = parks.iter().map(|call| call.target).collect();
+    let mut yielded = HashMap::new();
     let mut yields_too = |call: &&Call| {
-        let callees = callees
+        let targets = yielded
             .entry(call.caller)
-            .or_insert_with(|| direct_calls(image, call.caller));
-        yields.contains(&(call.caller, call.target))
-            || callees
-                .iter()
-                .any(|&callee| yields.contains(&(callee, call.target)))
+            .or_insert_with(|| &yields_of(image, yields, call.caller) & &parked);
+        targets.contains(&call.target)
     };
     let mut calls: Vec<_> = parks.iter().filter(|call| yields_too(call)).collect();
     let outer: BTreeSet<_> = calls.iter().map(|call| call.target).collect();
@@ -124,17 +134,21 @@ fn pairs(
     Ok(pairs)
 }
 
-/// Functions that the function at `address` calls directly.
-fn direct_calls(image: &Image<'_>, address: u64) -> BTreeSet<u64> {
-    let Some(range) = image.function_at(address) else {
-        return BTreeSet::new();
-    };
-    let mut instructions = Vec::new();
-    code::decode(image, &range, &mut instructions);
-    instructions
-        .iter()
-        .filter_map(|instruction| code::direct_target(image, instruction))
-        .collect()
+/// Functions that the function at `address`, or one that it calls directly, calls
+/// with a timeout of 0 ns.
+fn yields_of(image: &Image<'_>, yields: &BTreeSet<(u64, u64)>, address: u64) -> BTreeSet<u64> {
+    let mut callers = BTreeSet::from([address]);
+    if let Some(range) = image.function_at(address) {
+        let mut instructions = Vec::new();
+        code::decode(image, &range, &mut instructions);
+        let targets = instructions
+            .iter()
+            .filter_map(|instruction| code::direct_target(image, instruction));
+        callers.extend(targets);
+    }
+    let of = |caller| yields.range((caller, 0)..=(caller, u64::MAX));
+    let yields = callers.into_iter().flat_map(of);
+    yields.map(|&(_, target)| target).collect()
 }
 
 fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {

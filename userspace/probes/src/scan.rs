@@ -9,7 +9,7 @@ use crate::calls::PollCalls;
 use crate::code;
 use crate::elf::Image;
 use crate::error::ScanError;
-use crate::names;
+use crate::names::Namer;
 use crate::park::ParkCalls;
 use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
@@ -24,7 +24,7 @@ use crate::{complete, panics, polls, spawn, version, wakers};
 pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let image = Image::parse(elf)?;
     let mut found = vtables::find(&image)?;
-    let (poll_calls, park_calls) = sweep(&image);
+    let (poll_calls, park_calls) = sweep(&image)?;
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
@@ -53,7 +53,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
 }
 
 /// Decodes every function once.
-fn sweep(image: &Image<'_>) -> (Vec<u64>, ParkCalls) {
+fn sweep(image: &Image<'_>) -> Result<(Vec<u64>, ParkCalls), ScanError> {
     let mut polls = PollCalls::new();
     let mut parks = ParkCalls::default();
     let mut instructions = Vec::new();
@@ -62,7 +62,7 @@ fn sweep(image: &Image<'_>) -> (Vec<u64>, ParkCalls) {
         polls.visit(range, &instructions);
         parks.visit(range, &instructions);
     }
-    (polls.finish(image), parks)
+    Ok((polls.finish(image)?, parks))
 }
 
 /// Lets the kernel side remember task ids: the end of every task is seen.
@@ -80,8 +80,9 @@ fn remember_tasks(sites: &mut [Site]) {
 }
 
 fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
+    let mut names = Namer::of(image);
     for site in sites {
-        site.function = names::function(image, site.address);
+        site.function = names.function(site.address);
     }
     let mut users: BTreeMap<u64, usize> = BTreeMap::new();
     for found in found.iter() {
@@ -92,7 +93,7 @@ fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
             poll, task_type, ..
         } = vtable;
         if users.get(poll) == Some(&1) {
-            *task_type = names::task_type(image, *poll);
+            *task_type = names.task_type(*poll);
         }
     }
 }

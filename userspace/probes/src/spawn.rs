@@ -28,7 +28,14 @@ pub(crate) fn find(
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
-    let functions = names::functions(image, FUNCTION, is_bind);
+    let Some(functions) = names::functions(image, FUNCTION, is_bind) else {
+        let reason = format!("too many symbols have {FUNCTION} in their names");
+        misses.push(Miss {
+            probe: Probe::Spawn,
+            reason,
+        });
+        return;
+    };
     let reason = if image.symbols().is_empty() {
         "no symbol table: tasks are shown from their first sighting".to_owned()
     } else if functions.is_empty() {

@@ -17,6 +17,8 @@ use crate::code::{self, Effects};
 const VTABLE_OFFSET: u64 = 16;
 /// Stack slots remembered at a time.
 const MAX_SPILLED: usize = 32;
+/// Instructions further down that values are remembered for at a time.
+const MAX_AHEAD: usize = 1 << 12;
 
 /// (register loaded, header's register) of a load of the vtable.
 pub(crate) fn loads_vtable(instruction: &Instruction) -> Option<(u8, u8)> {
@@ -106,6 +108,8 @@ pub(crate) struct Flow {
     ahead: HashMap<u64, Values>,
     /// Targets of branches back, sorted.
     loops: Vec<u64>,
+    /// There were too many branches: nothing is known any more.
+    is_lost: bool,
 }
 
 impl Flow {
@@ -122,6 +126,7 @@ impl Flow {
             here,
             ahead: HashMap::new(),
             loops,
+            is_lost: false,
         }
     }
 
@@ -145,7 +150,7 @@ impl Flow {
         let (Some(here), Some(base)) = (&self.here, code::based_memory(call, 0)) else {
             return false;
         };
-        here.of(base).header == Some(here.of(Register::RDI.0).name)
+        !self.is_lost && here.of(base).header == Some(here.of(Register::RDI.0).name)
     }
 
     /// Goes on from an instruction.
@@ -165,8 +170,10 @@ impl Flow {
 
     fn bring(&mut self, target: u64) {
         let Some(here) = &self.here else { return };
+        let is_full = self.ahead.len() >= MAX_AHEAD;
         match self.ahead.get_mut(&target) {
             Some(values) => values.meet(here, &mut self.names),
+            None if is_full => self.is_lost = true,
             None => _ = self.ahead.insert(target, here.clone()),
         }
     }

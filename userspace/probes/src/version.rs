@@ -3,6 +3,8 @@
 //! In: read-only data. Out: `1.54.1` of `…/tokio-1.54.1/src/…`. Never: a
 //! version where the paths were remapped or left out.
 
+use memchr::memmem;
+
 use crate::elf::Image;
 
 const BEFORE: &[u8] = b"/tokio-";
@@ -16,11 +18,7 @@ pub(crate) fn find(image: &Image<'_>) -> Option<String> {
 }
 
 fn in_bytes(bytes: &[u8]) -> Option<String> {
-    bytes
-        .windows(BEFORE.len())
-        .enumerate()
-        .filter(|(_, window)| *window == BEFORE)
-        .find_map(|(at, _)| version(&bytes[at + BEFORE.len()..]))
+    memmem::find_iter(bytes, BEFORE).find_map(|at| version(&bytes[at + BEFORE.len()..]))
 }
 
 fn version(bytes: &[u8]) -> Option<String> {

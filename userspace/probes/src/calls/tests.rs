@@ -21,7 +21,12 @@ fn check(functions: &[Assemble<'_>], expected: &[(u64, u64)]) {
             address - start,
         )
     };
-    let found: Vec<_> = polls.finish(&image).into_iter().map(place).collect();
+    let found: Vec<_> = polls
+        .finish(&image)
+        .unwrap()
+        .into_iter()
+        .map(place)
+        .collect();
     assert_eq!(found, expected);
 }
 

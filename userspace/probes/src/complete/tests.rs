@@ -10,10 +10,7 @@ fn behind(code: Assemble<'_>) -> Option<(u64, Register)> {
     let functions: [Assemble<'_>; 3] = [code, &transition, &|a| a.ret()];
     let elf = testing::elf(&functions, &[], Linking::Fixed);
     let image = Image::parse(&elf).unwrap();
-    let mut search = Search {
-        image: &image,
-        functions: HashMap::new(),
-    };
+    let mut search = Search::of(&image);
     let entry = search.behind_change(function(0))?;
     Some((entry.instruction.ip() - function(0), entry.header))
 }

@@ -7,10 +7,10 @@
 //! against its own code).
 
 use super::Image;
-use crate::error::ScanError;
+use crate::error::{self, ScanError};
 
-/// Words of the largest program accepted.
-const MAX_WORDS: usize = 1 << 24;
+/// Words of the largest program accepted, several times those of any known one.
+const MAX_WORDS: usize = 1 << 22;
 const RELA_BYTES: usize = 24;
 
 // ELF gABI, dynamic table; DT_RELR since gABI draft of 2018.
@@ -44,11 +44,10 @@ impl Pointers {
             let (address, size) = (value(address)?, usize::try_from(value(size)?).ok()?);
             image.bytes(address, size)
         };
-        let mut words = Vec::new();
-        for entry in table(DT_RELA, DT_RELASZ)
-            .unwrap_or_default()
-            .chunks_exact(RELA_BYTES)
-        {
+        let relocations = table(DT_RELA, DT_RELASZ).unwrap_or_default();
+        limit(relocations.len() / RELA_BYTES)?;
+        let mut words = Vec::with_capacity(relocations.len() / RELA_BYTES);
+        for entry in relocations.chunks_exact(RELA_BYTES) {
             let field = |at| {
                 entry
                     .get(at..at + 8)
@@ -96,9 +95,9 @@ impl Pointers {
                 let value = word.try_into().map(u64::from_le_bytes).unwrap_or_default();
                 if image.is_code(value) {
                     to_code.push((address, value));
+                    limit(to_code.len())?;
                 }
             }
-            limit(to_code.len())?;
         }
         to_code.sort_unstable();
         Ok(Self {
@@ -124,15 +123,7 @@ impl Pointers {
 }
 
 fn limit(words: usize) -> Result<(), ScanError> {
-    if words > MAX_WORDS {
-        let (count, limit) = (words as u64, MAX_WORDS as u64);
-        return Err(ScanError::TooBig {
-            part: "relocated words",
-            count,
-            limit,
-        });
-    }
-    Ok(())
+    error::limit("words that are addresses", words as u64, MAX_WORDS as u64)
 }
 
 /// `DT_RELR`: an even entry is the address of a word; an odd one a bitmap of
