@@ -7,6 +7,7 @@
 pub mod baseline;
 pub mod btf;
 pub mod error;
+mod file;
 pub mod keep;
 mod link;
 mod maps;
@@ -22,6 +23,7 @@ pub mod target;
 pub mod tracer;
 
 pub use error::AttachError;
+pub use file::FileParts;
 pub use link::LinkKind;
 pub use price::Prices;
 pub use program::Abilities;

@@ -7,7 +7,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    io::{self, Read as _},
+    io,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
@@ -21,7 +21,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::{AttachError, privilege};
+use crate::{AttachError, FileParts, privilege};
 
 /// `PF_KTHREAD` (include/linux/sched.h), in the flags of /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -31,8 +31,6 @@ const DELETED: &str = " (deleted)";
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`,
 /// `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// Largest executable that is read, bytes.
-const MAX_EXECUTABLE_BYTES: u64 = 2 << 30;
 /// The library that unwinds stacks, on glibc systems.
 const UNWINDER: &str = "/libgcc_s.so.1";
 
@@ -145,21 +143,21 @@ impl Target {
         }
     }
 
-    /// The bytes of the executable.
+    /// What a scan reads of the executable.
     ///
     /// # Errors
-    /// [`AttachError::Proc`] when it cannot be read or is over 2 GiB.
-    pub fn read_executable(&self) -> Result<Vec<u8>, AttachError> {
-        read_file(&self.executable).map_err(|source| AttachError::Proc {
+    /// [`AttachError::Proc`] when it cannot be read or is over 16 GiB.
+    pub fn read_executable(&self) -> Result<FileParts, AttachError> {
+        FileParts::read(&self.executable).map_err(|source| AttachError::Proc {
             path: self.path.display().to_string(),
             source,
         })
     }
 
-    /// The bytes of the library that unwinds the target's stacks; `None` where
+    /// What a scan reads of the library that unwinds the target's stacks; `None` where
     /// none is mapped or it cannot be read.
-    pub fn read_unwinder(&self) -> Option<Vec<u8>> {
-        read_file(self.unwinder.as_ref()?).ok()
+    pub fn read_unwinder(&self) -> Option<FileParts> {
+        FileParts::read(self.unwinder.as_ref()?).ok()
     }
 
     /// Run-time address of the instruction at `file_offset` of the executable.
@@ -236,16 +234,6 @@ fn check_namespace() -> Result<(), AttachError> {
     } else {
         Err(AttachError::PidNamespace)
     }
-}
-
-fn read_file(file: &File) -> io::Result<Vec<u8>> {
-    let len = file.metadata()?.len();
-    if len > MAX_EXECUTABLE_BYTES {
-        return Err(io::Error::other(format!("{len} bytes is too large")));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
-    file.take(MAX_EXECUTABLE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// The file that the process has mapped as code and whose path ends like this:
