@@ -9,6 +9,7 @@
 mod bench;
 mod build_ebpf;
 mod demo;
+mod fuzz;
 mod lint;
 mod object;
 mod schemas;
@@ -41,6 +42,8 @@ enum Verb {
     Tidy,
     /// Compare or write schemas/
     Schemas(schemas::Args),
+    /// Damage programs, and see what the scanner makes of them
+    Fuzz(fuzz::Args),
     /// Measure what a hit and an event cost
     Bench(bench::Args),
     /// Record for long, through kills and a store that fails at random
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Lint => lint::run(),
         Verb::Tidy => tidy::run(),
         Verb::Schemas(args) => schemas::run(&args),
+        Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Soak(args) => soak::run(&args),
     };

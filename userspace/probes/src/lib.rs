@@ -9,6 +9,8 @@ mod calls;
 mod code;
 mod compiler;
 mod complete;
+#[cfg(test)]
+mod corpus;
 mod cut;
 mod elf;
 mod entry;

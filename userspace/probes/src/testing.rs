@@ -8,6 +8,7 @@
     reason = "numbers of a fixture are small"
 )]
 
+pub(crate) mod sections;
 pub(crate) mod tokio;
 
 use iced_x86::IcedError;
@@ -89,7 +90,11 @@ pub(crate) fn elf(functions: &[Assemble<'_>], words: &[Word], linking: Linking) 
 }
 
 fn put(file: &mut [u8], address: u64, bytes: &[u8]) {
-    let at = (address - BASE) as usize;
+    put_at(file, (address - BASE) as usize, bytes);
+}
+
+/// Writes bytes at a place in the file.
+pub(crate) fn put_at(file: &mut [u8], at: usize, bytes: &[u8]) {
     file[at..at + bytes.len()].copy_from_slice(bytes);
 }
 

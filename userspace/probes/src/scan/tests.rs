@@ -74,6 +74,18 @@ fn every_probe_of_a_small_program_is_found_however_it_is_linked() {
 }
 
 #[test]
+fn symbols_give_names_and_three_probes_more() {
+    let plan = scan(&small_program_with_symbols(Linking::Rela)).unwrap();
+    assert_eq!(plan.misses, []);
+    for probe in [Probe::Spawn, Probe::Panic, Probe::PanicMessage] {
+        assert_eq!(cookies(&plan, probe).len(), 1, "{probe:?}");
+    }
+    assert_eq!(plan.vtables[0].task_type.as_deref(), Some("app::Work"));
+    let function = "tokio::runtime::task::raw::poll::<app::Work, app::Send>";
+    assert_eq!(plan.sites[0].function.as_deref(), Some(function));
+}
+
+#[test]
 fn the_plan_says_what_the_vtables_say() {
     let plan = scan(&small_program(Linking::Rela)).unwrap();
     let described: Vec<_> = plan

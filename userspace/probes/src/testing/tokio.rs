@@ -6,6 +6,7 @@
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand};
 
+use super::sections::with_sections;
 use super::{Assemble, DATA, Linking, Word, elf, function};
 
 // Indices of the small program's functions.
@@ -162,4 +163,20 @@ pub(crate) fn program(vtables: &[Vtable], linking: Linking) -> Vec<u8> {
 
 pub(crate) fn small_program(linking: Linking) -> Vec<u8> {
     program(&[TASK, BLOCKING], linking)
+}
+
+/// The small program, with a symbol for each function that one is wanted of.
+pub(crate) fn small_program_with_symbols(linking: Linking) -> Vec<u8> {
+    let hash = "17h0123456789abcdefE";
+    let bind = format!("_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner{hash}");
+    let panic = format!("_ZN3std9panicking15panic_with_hook{hash}");
+    let poll = "_RINvNtNtNtC5tokio7runtime4task3raw4pollNtC3app4WorkNtC3app4SendE";
+    let names = [
+        (poll, POLL, 16),
+        (&bind, OTHER, 3),
+        (&panic, PARK, 3),
+        ("_Unwind_RaiseException", ALIAS, 5),
+    ];
+    let functions = names.map(|(name, index, bytes)| (name, function(index), bytes));
+    with_sections(small_program(linking), &functions)
 }
