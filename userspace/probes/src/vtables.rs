@@ -99,5 +99,5 @@ fn task_layout(image: &Image<'_>, vtable: u64) -> Option<(u16, bool)> {
     let fits = (24..=256).contains(&scheduler)
         && (scheduler..=scheduler + 128).contains(&id)
         && (id + WORD..1 << 24).contains(&trailer);
-    fits.then_some((u16::try_from(id).ok()?, id != scheduler + WORD))
+    fits.then(|| Some((u16::try_from(id).ok()?, id != scheduler + WORD)))?
 }
