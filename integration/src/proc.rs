@@ -56,10 +56,41 @@ pub fn mappings(pid: u32) -> Vec<String> {
 ///
 /// When the process is gone.
 pub fn resident_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmRSS:")
+}
+
+/// The most resident memory that it has had, KiB.
+///
+/// # Panics
+///
+/// When the process is gone.
+pub fn peak_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmHWM:")
+}
+
+fn memory_kib(pid: u32, field: &str) -> u64 {
     let status = read(pid, "status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.unwrap_or_else(|| panic!("no VmRSS of {pid}: {status}"))
+    number.unwrap_or_else(|| panic!("no {field} of {pid}: {status}"))
+}
+
+/// CPU time of all its threads so far, ms.
+///
+/// # Panics
+///
+/// When the process is gone.
+pub fn cpu_ms(pid: u32) -> u64 {
+    /// `USER_HZ`: a tick of /proc/PID/stat, in ms.
+    const TICK_MS: u64 = 10;
+    let stat = read(pid, "stat");
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    // After the name, state is field 3; utime and stime are 14 and 15.
+    let times = fields.split_whitespace().skip(11).take(2);
+    times
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum::<u64>()
+        * TICK_MS
 }
 
 /// Bytes of a program's code that are not as in its file: where the kernel has

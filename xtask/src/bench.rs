@@ -1,7 +1,7 @@
 //! `xtask bench`: what a hit costs, and what an event costs.
 //!
-//! In: this machine. Out: a table for the kernel side, one for userspace and one
-//! for the way to the disk; the method is printed with each.
+//! In: this machine. Out: a table for the kernel side, one for userspace, one for the
+//! way to the disk and one for a large program; the method is printed with each.
 
 use std::path::Path;
 
@@ -31,6 +31,8 @@ enum Part {
     Userspace,
     /// A million events a second, to compressed segments
     Disk,
+    /// Attaching to a program of 100 MB with 2,000 task types
+    Large,
 }
 
 /// The verb.
@@ -44,6 +46,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_asked = |part| args.only.is_none_or(|only| only == part);
     if is_asked(Part::Kernel) {
         kernel(args.rounds)?;
+    }
+    if is_asked(Part::Large) {
+        shell::run(shell::cargo_apart("build", "integration/large").arg("--release"))?;
+        shell::run(&mut bench("dial9-bpf-integration", "large"))?;
     }
     let replays: Vec<_> = [
         (Part::Userspace, "dial9-bpf-trace", "pipeline"),

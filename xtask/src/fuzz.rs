@@ -22,6 +22,13 @@ pub(crate) struct Args {
     seconds: u32,
 }
 
+impl Args {
+    /// As one of many checks.
+    pub(crate) fn brief() -> Self {
+        Self { seconds: 20 }
+    }
+}
+
 const FOLDER: &str = "userspace/probes/fuzz";
 const HOST: &str = "x86_64-unknown-linux-gnu";
 /// As cargo-fuzz sets them.

@@ -99,8 +99,9 @@ const MOTO: Missing = Missing {
 };
 
 /// Programs that the tests start.
-const TOOLS: [Missing; 4] = [
+const TOOLS: [Missing; 5] = [
     tool("bpftool", &["bpftool"], "install bpftool"),
+    tool("c++", &["g++"], "install a C++ compiler"),
     tool("capsh", &["libcap2-bin"], "install libcap's programs"),
     tool("setpriv", &["util-linux"], "install util-linux"),
     tool("node", &["nodejs"], "install Node.js 16 or later"),

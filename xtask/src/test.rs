@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::lint::{Step, step, with_host};
 use crate::setup::{self, Scope};
-use crate::{build_ebpf, lint, shell, tidy};
+use crate::{build_ebpf, fuzz, lint, shell, tidy};
 
 /// What the parts came to.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,11 @@ pub(crate) fn run() -> Result<ExitCode> {
     }
     for step in pure() {
         tally.run(step)?;
+    }
+    println!("test: fuzz");
+    if let Err(error) = fuzz::run(&fuzz::Args::brief()) {
+        println!("{error:#}");
+        tally.fail("fuzz");
     }
     if shell::is_root() {
         tally.run(integration())?;

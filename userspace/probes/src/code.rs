@@ -147,11 +147,13 @@ pub(crate) fn decode(
     let bytes = image.bytes(range.start, limit).unwrap_or_default();
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     while decoder.can_decode() {
-        let instruction = decoder.decode();
+        // Decoded where it stays, not copied there.
+        let instruction = instructions.push_mut(Instruction::default());
+        decoder.decode_out(instruction);
         if instruction.is_invalid() {
+            instructions.pop();
             return false;
         }
-        instructions.push(instruction);
     }
     bytes.len() as u64 == length
 }

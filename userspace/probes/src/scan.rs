@@ -99,4 +99,6 @@ fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

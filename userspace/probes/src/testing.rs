@@ -19,8 +19,8 @@ use iced_x86::code_asm::CodeAssembler;
 pub(crate) const BASE: u64 = 0x40_0000;
 pub(crate) const CODE: u64 = 0x40_1000;
 pub(crate) const DATA: u64 = 0x40_2000;
-const UNWIND: u64 = 0x40_3000;
-const DYNAMIC: u64 = 0x40_4000;
+pub(crate) const UNWIND: u64 = 0x40_3000;
+pub(crate) const DYNAMIC: u64 = 0x40_4000;
 const END: u64 = 0x40_5000;
 /// Distance between functions.
 pub(crate) const FUNCTION_BYTES: u64 = 0x100;
