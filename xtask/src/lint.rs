@@ -47,7 +47,12 @@ pub(crate) fn steps() -> Vec<Step> {
     );
     doc.command.env("RUSTDOCFLAGS", "-D warnings");
     let mut steps = vec![step("fmt", &["fmt", "--all", "--check"]), clippy, doc];
-    for folder in ["demo", "integration/testprogs", "userspace/probes/fuzz"] {
+    for folder in [
+        "demo",
+        "integration/testprogs",
+        "integration/large",
+        "userspace/probes/fuzz",
+    ] {
         steps.extend(apart(folder));
     }
     if shell::find("cargo-deny").is_some() {

@@ -38,7 +38,7 @@ const MAX_BUILD_ID_BYTES: usize = 64;
 /// Entries of the dynamic table that are looked at; there are about 30.
 const MAX_DYNAMIC: usize = 1 << 10;
 /// How much of the comment section is looked at, bytes.
-const MAX_COMMENT_BYTES: u64 = 1 << 16;
+const MAX_COMMENT_BYTES: usize = 1 << 16;
 /// The section's name.
 const COMMENT: &[u8] = b".comment\0";
 /// What [`MAX_LOADED_BYTES`] limits.
@@ -227,10 +227,10 @@ pub(crate) fn imports(elf: &[u8], name: &str) -> bool {
         .is_ok_and(|sections| symbols::imports(sections, SHT_DYNSYM, name))
 }
 
-fn comment<'data>(sections: Sections<'data>) -> &'data [u8] {
+fn comment(sections: Sections<'_>) -> &[u8] {
     let section = sections.named(COMMENT);
     let bytes = section.map_or(&[][..], |section| sections.bytes(section));
-    &bytes[..bytes.len().min(MAX_COMMENT_BYTES as usize)]
+    &bytes[..bytes.len().min(MAX_COMMENT_BYTES)]
 }
 
 fn file_header(elf: &[u8]) -> Result<&FileHeader64<LittleEndian>, ScanError> {

@@ -167,7 +167,7 @@ mod tests {
         for _ in 0..20 {
             let reference = format!("B{}_", base_62(last - 2));
             last = name.len();
-            name.push_str(&format!("T{reference}{reference}E"));
+            name.extend(["T", &reference, &reference, "E"]);
         }
         name.push('E');
         let short = format!("{}E", &name[..name.find('B').unwrap() - 1]);

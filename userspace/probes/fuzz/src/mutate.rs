@@ -30,8 +30,12 @@ fn change(data: &mut [u8], random: &mut Random) {
     }
     let value = match random.below(6) {
         0 => word(data, random.below(data.len())),
-        1 => word(data, at).wrapping_add(random.below(65) as u64).wrapping_sub(32),
-        2 => (data.len() as u64).wrapping_add(random.below(17) as u64).wrapping_sub(8),
+        1 => word(data, at)
+            .wrapping_add(random.below(65) as u64)
+            .wrapping_sub(32),
+        2 => (data.len() as u64)
+            .wrapping_add(random.below(17) as u64)
+            .wrapping_sub(8),
         3 => 1 << random.below(64),
         4 => u64::MAX << random.below(64),
         _ => random.next(),

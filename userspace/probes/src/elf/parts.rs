@@ -63,8 +63,12 @@ fn contents(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
 fn comment(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
     let sections = Sections::read(file_header(elf)?, elf)?;
     let comment = sections.named(COMMENT).map(sections::range);
-    let beginning =
-        comment.map(|part| part.start..part.end.min(part.start.saturating_add(MAX_COMMENT_BYTES)));
+    let beginning = comment.map(|part| {
+        part.start
+            ..part
+                .end
+                .min(part.start.saturating_add(MAX_COMMENT_BYTES as u64))
+    });
     limited(elf, beginning, "bytes", u64::MAX)
 }
 

@@ -124,10 +124,7 @@ pub(super) fn imports(sections: Sections<'_>, kind: u32, name: &str) -> bool {
 }
 
 /// The symbols of a table, and what their names are in.
-fn table<'data>(
-    sections: Sections<'data>,
-    kind: u32,
-) -> Result<(&'data [Sym64<LittleEndian>], &'data [u8]), ScanError> {
+fn table(sections: Sections<'_>, kind: u32) -> Result<(&[Sym64<LittleEndian>], &[u8]), ScanError> {
     let Some(tables) = sections.symbols(kind) else {
         return Ok(Default::default());
     };
@@ -169,7 +166,7 @@ mod tests {
     fn names_begin_between_the_last_end_and_the_part() {
         let places = mentions(b"\0no\0one here\0a one one\0", "one");
         assert_eq!(places, Some(vec![4..5, 13..16, 16..20]));
-        assert_eq!(mentions(b"no end", "end"), Some(vec![0..4]));
+        assert_eq!(mentions(b"no end end", "end"), Some(vec![0..4, 4..8]));
         assert_eq!(mentions(&b"ab".repeat(5000), "ab"), None);
     }
 }

@@ -4,6 +4,11 @@
 //! plan. What costs too much would not end here; how far the limits hold with all of
 //! the command is tested in `integration/tests/hostile.rs`.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of a fixture are small"
+)]
+
 use super::*;
 use crate::STEPS;
 use crate::testing::sections::{SYMBOLS, header_of};
