@@ -6,12 +6,13 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::shell::Running;
 use crate::{build_ebpf, shell};
 
 /// What to record, and where to.
@@ -29,14 +30,9 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// The verb.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    build_ebpf::ensure()?;
-    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
-    shell::run(shell::cargo_apart("build", "demo").arg("--release"))?;
-
-    let server = Server::start()?;
+    build()?;
+    let server = Server::under_load()?;
     println!("demo: server at {}, pid {}", server.address, server.pid);
-    let _load = Running::start(demo().args(["load", &server.address, "--seconds", LIFETIME]))?;
-    thread::sleep(WARM_UP);
 
     let before = SystemTime::now();
     let attached = attach(&args.output, &server.pid);
@@ -46,6 +42,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         explain(&args.output, &segments);
     }
     attached
+}
+
+/// Builds the command, the server and its load.
+pub(crate) fn build() -> Result<()> {
+    build_ebpf::ensure()?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    shell::run(shell::cargo_apart("build", "demo").arg("--release"))
 }
 
 fn demo() -> Command {
@@ -105,49 +108,35 @@ fn explain(folder: &Path, segments: &[PathBuf]) {
     println!("  dial9-viewer serve --local-dir {}", folder.display());
 }
 
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Running {
-    fn start(command: &mut Command) -> Result<Self> {
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start: {command:?}"))?;
-        Ok(Self(child))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The server, once it listens.
-struct Server {
+/// The server with its load. Both end with this value.
+pub(crate) struct Server {
     address: String,
-    pid: String,
-    _process: Running,
+    /// The server's process.
+    pub(crate) pid: String,
+    _both: [Running; 2],
 }
 
 impl Server {
-    fn start() -> Result<Self> {
-        let mut process = Running::start(demo().args(["serve", "--seconds", LIFETIME]))?;
-        let stdout = process.0.stdout.take().context("its output is a pipe")?;
+    /// Starts what [`build`] has made; returns once the load has run for a while.
+    pub(crate) fn under_load() -> Result<Self> {
+        let mut server = start(&["serve", "--seconds", LIFETIME])?;
+        let stdout = server.stdout().context("its output is a pipe")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let ["listening", address, "pid", pid] = words.as_slice() else {
             bail!("the demo server said {line:?}");
         };
+        let load = start(&["load", address, "--seconds", LIFETIME])?;
+        thread::sleep(WARM_UP);
         Ok(Self {
             address: (*address).to_owned(),
             pid: (*pid).to_owned(),
-            _process: process,
+            _both: [load, server],
         })
     }
+}
+
+fn start(arguments: &[&str]) -> Result<Running> {
+    Running::start(demo().args(arguments).stdout(Stdio::piped()))
 }

@@ -6,7 +6,7 @@
 use std::env;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -86,6 +86,38 @@ pub(crate) fn watch(mut command: Command, mut line: impl FnMut(&str)) -> Result<
         println!("{status}: {text}");
     }
     Ok(status.success())
+}
+
+/// A process that ends with this value.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts `command`; what it prints goes where the caller says.
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start: {command:?}"))?;
+        Ok(Self(child))
+    }
+
+    /// What it prints, where that is piped; once.
+    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// How it ended, if it has by itself.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.0.try_wait()?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Where `program` is, if it is installed: on the path, among the system's
