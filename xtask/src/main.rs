@@ -19,6 +19,7 @@ mod soak;
 mod test;
 mod tidy;
 mod toolchain;
+mod viewer;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,8 @@ enum Verb {
     Bench(bench::Args),
     /// Record for long, through kills and a store that fails at random
     Soak(soak::Args),
+    /// Have dial9's viewer and a browser open what is uploaded
+    Viewer(viewer::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Soak(args) => soak::run(&args),
+        Verb::Viewer(args) => viewer::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }

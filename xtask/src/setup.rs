@@ -5,6 +5,7 @@
 //! install`; anywhere else it changes nothing and names what is missing.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +22,8 @@ pub(crate) enum Scope {
     Kernel,
     /// That, and what the tests run.
     All,
+    /// The first, and what `cargo xtask viewer` runs.
+    Viewer,
 }
 
 /// Something that is not there.
@@ -43,6 +46,11 @@ enum Recipe {
     Crate {
         arguments: &'static [&'static str],
         environment: &'static [(&'static str, &'static str)],
+    },
+    /// The same into a folder of its own, in `target/`.
+    CrateApart {
+        folder: &'static str,
+        arguments: &'static [&'static str],
     },
     /// `pip install` into a virtual environment of its own, in `target/`.
     Venv {
@@ -97,6 +105,24 @@ const MOTO: Missing = Missing {
     },
     advice: "python3 -m venv target/moto && target/moto/bin/pip install 'moto[server]==5.2.5'",
 };
+
+/// What opens our segments; 15 minutes of CPU time.
+const VIEWER: Missing = Missing {
+    name: "dial9-viewer",
+    packages: &[],
+    recipe: Recipe::CrateApart {
+        folder: "target/viewer",
+        arguments: &["dial9-viewer", "--version", "0.5.7"],
+    },
+    advice: "cargo install dial9-viewer --version 0.5.7 --locked --root target/viewer",
+};
+
+/// What shows its pages.
+const BROWSER: Missing = tool(
+    "chromium-headless-shell",
+    &["chromium-headless-shell"],
+    "install Chromium's headless shell",
+);
 
 /// Programs that the tests start.
 const TOOLS: [Missing; 5] = [
@@ -158,6 +184,7 @@ fn missing(scope: Scope) -> Vec<Missing> {
     let programs = match scope {
         Scope::Kernel => vec![LINKER],
         Scope::All => [LINKER, NEXTEST, MOTO].into_iter().chain(TOOLS).collect(),
+        Scope::Viewer => vec![LINKER, MOTO, BROWSER, VIEWER],
     };
     absent.extend(programs.into_iter().filter(|item| !item.is_there()));
     absent
@@ -185,7 +212,7 @@ fn install(absent: &[Missing]) -> Result<()> {
 impl Missing {
     fn is_there(&self) -> bool {
         match self.recipe {
-            Recipe::Venv { folder, .. } => {
+            Recipe::CrateApart { folder, .. } | Recipe::Venv { folder, .. } => {
                 let programs = shell::root().join(folder).join("bin");
                 programs.join(self.name).is_file()
             }
@@ -202,6 +229,11 @@ impl Recipe {
                 arguments,
                 environment,
             } => cargo_install(arguments, environment),
+            Self::CrateApart { folder, arguments } => {
+                let folder = shell::root().join(folder);
+                let root = [("CARGO_INSTALL_ROOT", folder.as_os_str())];
+                cargo_install(arguments, &root)
+            }
             Self::Venv {
                 folder,
                 requirement,
@@ -210,13 +242,13 @@ impl Recipe {
     }
 }
 
-fn cargo_install(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+fn cargo_install(arguments: &[&str], environment: &[(&str, impl AsRef<OsStr>)]) -> Result<()> {
     println!("setup: cargo install {}", arguments.join(" "));
     shell::run(
         shell::cargo()
             .current_dir("/")
             .env_remove("CARGO_TARGET_DIR")
-            .envs(environment.iter().copied())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .args(["install", "--locked"])
             .args(arguments),
     )

@@ -49,7 +49,7 @@ const OWNED: [(&str, &[&str]); 14] = [
     ("clap", &["dial9-bpf", "xtask"]),
     (
         "dial9-trace-format",
-        &["dial9-bpf-trace", "dial9-bpf-integration"],
+        &["dial9-bpf-trace", "dial9-bpf-integration", "xtask"],
     ),
     ("iced-x86", &["dial9-bpf-probes"]),
     ("object", &["dial9-bpf-probes"]),

@@ -1,0 +1,72 @@
+//! A server of somebody else's, on a loopback port.
+//!
+//! In: a command that takes a port. Out: the server once it accepts connections,
+//! and what it answers. Never: one that outlives its owner.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use ureq::Agent;
+
+use crate::shell::Running;
+
+/// Most that a server takes to begin, and to answer.
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The server. It ends with this value.
+pub(super) struct Listening {
+    /// Where it listens: `http://ADDRESS`.
+    pub(super) url: String,
+    /// For requests to it.
+    pub(super) agent: Agent,
+    _process: Running,
+}
+
+impl Listening {
+    /// Starts the server that `command` makes of a free port. What it prints goes
+    /// to `log`.
+    pub(super) fn start(log: &Path, command: impl FnOnce(u16) -> Command) -> Result<Self> {
+        let port = free_port()?;
+        let file = File::create(log).with_context(|| log.display().to_string())?;
+        let mut command = command(port);
+        command.stdout(file.try_clone()?).stderr(file);
+        let mut process = Running::start(&mut command)?;
+        let begun = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if let Some(status) = process.ended()? {
+                bail!("{status}: {command:?}, see {}", log.display());
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!("it does not listen: {command:?}, see {}", log.display());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(Self {
+            url: format!("http://127.0.0.1:{port}"),
+            agent: agent(),
+            _process: process,
+        })
+    }
+}
+
+/// Requests go to loopback, whatever proxy the environment names.
+pub(super) fn agent() -> Agent {
+    Agent::config_builder()
+        .proxy(None)
+        .timeout_global(Some(PATIENCE))
+        .build()
+        .into()
+}
+
+/// A port that nobody has. Another process could take it before it is used; its
+/// user then ends, which is said.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
