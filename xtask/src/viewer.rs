@@ -178,7 +178,8 @@ fn compare_aggregates(
     for name in AGGREGATES {
         let aggregate = viewer.aggregate(name, files)?;
         let coverage = &aggregate["coverage"];
-        let why = coverage["fold_error_sample"].as_str().unwrap_or_default();
+        let why = coverage["fold_error_sample"].as_str();
+        let why = why.map_or(String::new(), |why| format!(" ({why})"));
         table.add(
             format!("aggregate {name}"),
             format!(
