@@ -3,6 +3,7 @@
 //! In: the command line. Out: checked values. Never: an effect.
 
 use std::{
+    ffi::OsString,
     num::{NonZeroU32, NonZeroU64},
     path::PathBuf,
     time::Duration,
@@ -26,10 +27,12 @@ Exit codes:
   2  usage
   3  a privilege is missing
   4  the kernel or its policy refuses
-  5  no such target: never there, gone before attach ended, a kernel thread
+  5  no such target: never there, gone before attach ended, a kernel thread, not
+     to be run
   6  nothing to trace in it: not Tokio, not optimized, not x86-64
   7  done, but records were lost
 The first that applies from 1 to 6, else 7, else 0.
+`run`: where that is 0, the exit code of the program, or 128 and its signal.
 `check` and `convert`: 0, or 1 on any problem; `dump` also 3.";
 
 /// Traces unmodified, running Tokio processes into dial9 segments.
@@ -46,6 +49,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Record a running process until it exits, the duration is over, or Ctrl-C.
     Attach(AttachArgs),
+    /// Start a program and record it from its first instruction to its end.
+    Run(RunArgs),
     /// Decode segments: schemas, counts, time range, metadata, problems.
     Check(CheckArgs),
     /// Compress segments, or decompress them.
@@ -61,6 +66,29 @@ pub(crate) struct AttachArgs {
     /// The process to record.
     #[arg(long, value_name = "N")]
     pub(crate) pid: NonZeroU32,
+    /// How.
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+    /// Print what would be attached and what it would cost; attach nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// `dial9-bpf run`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct RunArgs {
+    /// How.
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+    /// The program and its arguments.
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How a process is recorded.
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
     /// Directory for the segments; made if absent.
     #[arg(long, value_name = "DIR", default_value = "dial9-traces")]
     pub(crate) output: PathBuf,
@@ -138,9 +166,6 @@ pub(crate) struct AttachArgs {
     /// costs about 20 times as much.
     #[arg(long)]
     pub(crate) no_single_step: bool,
-    /// Print what would be attached and what it would cost; attach nothing.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
 }
 
 /// When segments end.
@@ -317,6 +342,7 @@ mod tests {
             panic!("attach")
         };
         assert_eq!(args.pid.get(), 42);
+        let args = args.record;
         assert_eq!(args.output, PathBuf::from("dial9-traces"));
         assert_eq!(args.ring_bytes, dial9_bpf_abi::limits::DEFAULT_RING_BYTES);
         assert_eq!(args.duration, None);
@@ -333,7 +359,7 @@ mod tests {
         let parse = |options: &[&str]| {
             let line = [&["dial9-bpf", "attach", "--pid", "1"], options].concat();
             Cli::try_parse_from(line).map(|cli| match cli.command {
-                Command::Attach(args) => (args.on_demand, args.on_demand_bytes),
+                Command::Attach(args) => (args.record.on_demand, args.record.on_demand_bytes),
                 _ => panic!("attach"),
             })
         };

@@ -4,3 +4,4 @@ pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod convert;
 pub(crate) mod dump;
+pub(crate) mod run;

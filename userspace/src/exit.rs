@@ -9,7 +9,10 @@ use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 use rustix::io::Errno;
 
-use crate::command::{attach::NoPolls, dump::NotAllowed};
+use crate::{
+    command::{attach::NoPolls, dump::NotAllowed},
+    launch::LaunchError,
+};
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
@@ -44,6 +47,12 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     }
     if error.is::<ScanError>() || error.is::<NoPolls>() {
         return NOTHING_TO_TRACE;
+    }
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return match error {
+            LaunchError::Run { .. } | LaunchError::Ended { .. } => NO_TARGET,
+            LaunchError::Hold { .. } => KERNEL,
+        };
     }
     if error.is::<NotAllowed>() {
         return PRIVILEGE;

@@ -11,6 +11,7 @@ mod exit;
 mod flight;
 mod identity;
 mod keep;
+mod launch;
 mod outbox;
 mod output;
 mod plan_report;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match &command {
         Command::Attach(args) => command::attach::run(args),
+        Command::Run(args) => command::run::run(args),
         Command::Check(args) => command::check::run(args),
         Command::Convert(args) => command::convert::run(args),
         Command::Dump(args) => command::dump::run(args),

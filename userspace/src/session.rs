@@ -50,6 +50,16 @@ impl End {
     }
 }
 
+/// What ends a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// A signal to us, the duration, or the target's end.
+    Stopped,
+    /// The duration or the target's end: the target is in the foreground, and what is
+    /// said must not get into its output.
+    Ended,
+}
+
 /// One recording of one target.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
@@ -58,6 +68,7 @@ pub(crate) struct Session<'a> {
     cost: Option<Cost>,
     /// When the links were live.
     began: Instant,
+    until: Until,
 }
 
 impl<'a> Session<'a> {
@@ -66,13 +77,14 @@ impl<'a> Session<'a> {
         target: &'a Target,
         recording: Recording,
         cost: Option<Cost>,
-        began: Instant,
+        (began, until): (Instant, Until),
     ) -> Self {
         Self {
             target,
             recording,
             cost,
             began,
+            until,
         }
     }
 
@@ -99,11 +111,12 @@ impl<'a> Session<'a> {
             recording,
             cost,
             began: _,
+            until,
         } = self;
         let recorded = recording.finish(tracer, stop);
         let dir = recorded.delivery.dir.display();
         let end = end.with_context(|| format!("what was recorded is in {dir}"))?;
-        sum_up((target, cost), (end, window), recorded)
+        sum_up((target, cost), (end, window), recorded, until)
     }
 
     /// Passes over the rings until the end.
@@ -127,7 +140,9 @@ impl<'a> Session<'a> {
                     stderr::say(text);
                 }
                 let now = self.snapshot(elapsed);
-                status.show(&status::line(&before, &now));
+                if self.until == Until::Stopped {
+                    status.show(&status::line(&before, &now));
+                }
                 before = now;
                 if !self.target.is_same() && !has_exited(self.target, Duration::ZERO) {
                     return Ok(End::TargetExecuted);
@@ -136,7 +151,7 @@ impl<'a> Session<'a> {
             if self.recording.is_stuck() {
                 return Ok(End::Stuck);
             }
-            if stop.load(Ordering::Relaxed) {
+            if self.until == Until::Stopped && stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
             if duration.is_some_and(|duration| elapsed >= duration) {
@@ -169,6 +184,7 @@ fn sum_up(
     (target, cost): (&Target, Option<Cost>),
     (end, window): (End, Duration),
     recorded: Recorded,
+    until: Until,
 ) -> anyhow::Result<u8> {
     let Recorded {
         finished,
@@ -199,7 +215,10 @@ fn sum_up(
         written: dumped.map_or(stats.events.total(), |dumped| dumped.events),
         compressed_bytes: delivery.compressed_bytes(),
     };
-    stdout::print(&summary.render())?;
+    match until {
+        Until::Stopped => stdout::print(&summary.render())?,
+        Until::Ended => stderr::say(summary.render().trim_end()),
+    }
     match failure {
         Some(error) => Err(error),
         None => Ok(exit::of_recording(lost, finished.undecoded)),

@@ -30,6 +30,19 @@ pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Set by those that the keyboard sends to all processes in the foreground.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn keyboard() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    flag::register(SIGXFSZ, Arc::default())?;
+    for signal in [SIGINT, SIGQUIT] {
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
 /// Whether whoever started us had the signal ignored, by a /proc/PID/status.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

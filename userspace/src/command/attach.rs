@@ -36,7 +36,7 @@ use dial9_bpf_trace::{
 };
 
 use crate::{
-    args::{AttachArgs, Rotation},
+    args::{AttachArgs, RecordArgs, Rotation},
     descriptors,
     dispatch::{Dispatch, Shipping},
     exit,
@@ -46,7 +46,7 @@ use crate::{
     output::Output,
     plan_report,
     recording::Recording,
-    session::Session,
+    session::{Session, Until},
     status::Cost,
     stderr, stdout, stop,
 };
@@ -63,19 +63,29 @@ const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 /// Whatever `exit::of_failure` has a code for.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     descriptors::raise_limit();
+    let pid = args.pid.get();
     let ran = if args.dry_run {
-        dry_run(args)
+        dry_run(pid, &args.record)
     } else {
-        record(args)
+        // First, so that an interrupted start leaves nothing behind either.
+        let stop = stop::flag()?;
+        record(pid, &args.record, (Until::Stopped, &stop), || {})
     };
     ran.map_err(descriptors::explain)
 }
 
-fn record(args: &AttachArgs) -> anyhow::Result<u8> {
-    let pid = args.pid.get();
+/// Records a process; `attached` is called once the links are live. The value is the
+/// exit code.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn record(
+    pid: u32,
+    args: &RecordArgs,
+    (until, stop): (Until, &AtomicBool),
+    attached: impl FnOnce(),
+) -> anyhow::Result<u8> {
     let owner = Owner::behind_sudo();
-    // First, so that an interrupted start leaves nothing behind either.
-    let stop = stop::flag()?;
     let asked = flight::asked()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
     if args.keep_rings {
@@ -124,13 +134,15 @@ fn record(args: &AttachArgs) -> anyhow::Result<u8> {
     output.keep();
     recording.note_absent(tracer.absent());
     let cost = prices.map(|prices| Cost::new(&plan, &prices));
-    Session::new(&target, recording, cost, began).run(&mut tracer, &stop, args.duration)
+    let session = Session::new(&target, recording, cost, (began, until));
+    attached();
+    session.run(&mut tracer, stop, args.duration)
 }
 
 /// Needs no privilege but to read the target.
-fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
+fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
     check_budget(args.ring_bytes)?;
-    let target = Target::open(args.pid.get())?;
+    let target = Target::open(pid)?;
     let plan = plan_of(&target, args)?;
     let prices = Abilities::probe(None)
         .and_then(Prices::measure)
@@ -139,7 +151,7 @@ fn dry_run(args: &AttachArgs) -> anyhow::Result<u8> {
     Ok(exit::DONE)
 }
 
-fn plan_of(target: &Target, args: &AttachArgs) -> anyhow::Result<Plan> {
+fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
     let bytes = target.read_executable()?;
     let mut plan = dial9_bpf_probes::scan(&bytes)
         .map_err(anyhow::Error::from)
@@ -175,7 +187,7 @@ fn with_polls(plan: Plan) -> Result<Plan, NoPolls> {
 }
 
 fn config_of(
-    args: &AttachArgs,
+    args: &RecordArgs,
     (target, plan, tracer): (&Target, &Plan, &Tracer),
     identity: &Identity,
     owner: Owner,
@@ -199,7 +211,7 @@ fn config_of(
     })
 }
 
-fn on_demand(args: &AttachArgs) -> Option<Settings> {
+fn on_demand(args: &RecordArgs) -> Option<Settings> {
     let settings = |window| Settings {
         window,
         bytes: args.on_demand_bytes,
@@ -208,7 +220,7 @@ fn on_demand(args: &AttachArgs) -> Option<Settings> {
     args.on_demand.map(settings)
 }
 
-fn flight_of(args: &AttachArgs, output: &Output, asked: Arc<AtomicBool>) -> Option<Flight> {
+fn flight_of(args: &RecordArgs, output: &Output, asked: Arc<AtomicBool>) -> Option<Flight> {
     let settings = on_demand(args)?;
     Some(Flight::new(
         &args.output,
@@ -219,7 +231,7 @@ fn flight_of(args: &AttachArgs, output: &Output, asked: Arc<AtomicBool>) -> Opti
 }
 
 /// The store that segments go to, and its name.
-fn upload_of(args: &AttachArgs) -> anyhow::Result<Option<(Upload<StoreSink>, String)>> {
+fn upload_of(args: &RecordArgs) -> anyhow::Result<Option<(Upload<StoreSink>, String)>> {
     let env = |name| std::env::var(name).ok();
     let of_env = || destination_of_env(env(ENV_BUCKET).as_deref(), env(ENV_PREFIX).as_deref());
     let Some(destination) = args.upload.clone().or_else(of_env) else {
@@ -241,7 +253,7 @@ fn recording_of(
     config: Config,
     locations: Locations,
     shipping: Shipping,
-    (args, start): (&AttachArgs, &mut Start),
+    (args, start): (&RecordArgs, &mut Start),
     flight: Option<Flight>,
 ) -> anyhow::Result<Recording> {
     let uploads = shipping.upload.is_some();

@@ -41,7 +41,7 @@ const WORKSPACE: [(&str, &[&str]); 9] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 14] = [
+const OWNED: [(&str, &[&str]); 15] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
@@ -52,6 +52,7 @@ const OWNED: [(&str, &[&str]); 14] = [
         &["dial9-bpf-trace", "dial9-bpf-integration", "xtask"],
     ),
     ("iced-x86", &["dial9-bpf-probes"]),
+    ("nix", &["dial9-bpf"]),
     ("object", &["dial9-bpf-probes"]),
     ("object_store", &["dial9-bpf-ship"]),
     ("reqwest", &["dial9-bpf-ship"]),
