@@ -11,8 +11,6 @@ use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
 
 /// Poll rates that the cost is worked out for, polls a second.
 const POLL_RATES: [u32; 3] = [1_000, 10_000, 100_000];
-/// What no plan has a site for.
-const PARKS: &str = "parks of current-thread runtimes and of LocalSet are not recorded\n";
 /// The instruction classes, cheapest first.
 const CLASSES: [InstructionClass; 3] = [
     InstructionClass::Emulated,
@@ -25,7 +23,6 @@ pub(crate) fn render(target: &Target, plan: &Plan, prices: Result<Prices, String
     let mut out = headline(target, plan);
     out.push('\n');
     out.push_str(&probes_table(plan));
-    out.push_str(PARKS);
     out.push('\n');
     for miss in &plan.misses {
         writeln!(out, "missing: {}: {}", miss.probe.name(), miss.reason).expect("to a string");

@@ -2,7 +2,8 @@
 //!
 //! In: every function's instructions, once. Out: the calls of
 //! `Context::park_internal` (`park_timeout` before 1.49) that really park, and
-//! the instruction after each. Never: parks of the current-thread scheduler.
+//! the instruction after each. Never: parks of the current-thread scheduler, which
+//! `current` has.
 //!
 //! `runtime/scheduler/multi_thread/worker.rs`: the duration is an
 //! `Option<Duration>` whose nanoseconds are 1,000,000,000 for `None` (a park)
@@ -21,6 +22,10 @@ use crate::calls;
 use crate::code;
 use crate::elf::Image;
 use crate::plan::{Miss, Probe, Site};
+
+pub(crate) use current::CurrentThreadParks;
+
+mod current;
 
 /// The niche of `Option<Duration>`: one more than the most nanoseconds of a
 /// `Duration`.

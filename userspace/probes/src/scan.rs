@@ -10,7 +10,7 @@ use crate::code;
 use crate::elf::Image;
 use crate::error::ScanError;
 use crate::names::Namer;
-use crate::park::ParkCalls;
+use crate::park::{CurrentThreadParks, ParkCalls};
 use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
 use crate::{complete, panics, polls, spawn, version, wakers};
@@ -24,7 +24,7 @@ use crate::{complete, panics, polls, spawn, version, wakers};
 pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let image = Image::parse(elf)?;
     let mut found = vtables::find(&image)?;
-    let (poll_calls, park_calls) = sweep(&image)?;
+    let (poll_calls, park_calls, single_parks) = sweep(&image)?;
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
@@ -38,6 +38,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
         remember_tasks(&mut sites);
     }
     park_calls.finish(&image, &mut sites, &mut misses);
+    single_parks.finish(&image, &mut sites, &mut misses);
     panics::find(elf, &image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
@@ -53,16 +54,18 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
 }
 
 /// Decodes every function once.
-fn sweep(image: &Image<'_>) -> Result<(Vec<u64>, ParkCalls), ScanError> {
+fn sweep(image: &Image<'_>) -> Result<(Vec<u64>, ParkCalls, CurrentThreadParks), ScanError> {
     let mut polls = PollCalls::new();
     let mut parks = ParkCalls::default();
+    let mut single_parks = CurrentThreadParks::of(image);
     let mut instructions = Vec::new();
     for range in image.functions() {
         code::decode(image, range, &mut instructions);
         polls.visit(range, &instructions);
         parks.visit(range, &instructions);
+        single_parks.visit(image, &instructions);
     }
-    Ok((polls.finish(image)?, parks))
+    Ok((polls.finish(image)?, parks, single_parks))
 }
 
 /// Lets the kernel side remember task ids: the end of every task is seen.

@@ -171,10 +171,12 @@ pub(crate) fn small_program_with_symbols(linking: Linking) -> Vec<u8> {
     let bind = format!("_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner{hash}");
     let panic = format!("_ZN3std9panicking15panic_with_hook{hash}");
     let poll = "_RINvNtNtNtC5tokio7runtime4task3raw4pollNtC3app4WorkNtC3app4SendE";
+    let park = format!("_ZN5tokio7runtime9scheduler14current_thread7Context4park{hash}");
     let names = [
         (poll, POLL, 16),
         (&bind, OTHER, 3),
-        (&panic, PARK, 3),
+        (&panic, WAKE, 3),
+        (&park, PARK, 3),
         ("_Unwind_RaiseException", ALIAS, 5),
     ];
     let functions = names.map(|(name, index, bytes)| (name, function(index), bytes));

@@ -1,0 +1,81 @@
+//! Runtimes of one thread: the same truth, parks included.
+//!
+//! In: a program with two current-thread runtimes and a `LocalSet`, which counts its
+//! polls, wakes and parks. Out: equal numbers. Never: a tolerance.
+
+use std::fs;
+
+use dial9_bpf_integration::{
+    Attach, Build, Facts, TestProgram, output_dir, require_root,
+    segment::WorkerFacts,
+    truth::{self, TrueTask},
+};
+
+/// What the program counted, its threads' parks, and the trace.
+fn recorded(build: Build) -> (Vec<TrueTask>, Vec<[u64; 2]>, Facts) {
+    require_root();
+    let output = output_dir();
+    let counted = output.path().join("truth.tsv");
+    let mut program = TestProgram::start_with("single", build, |command| {
+        command.arg(&counted);
+    });
+    let tracer = Attach::to(program.pid(), output.path()).attached();
+    program.ask("go", "done");
+    tracer.interrupt().expect(0);
+    assert!(program.exit().success());
+    let parks = fs::read_to_string(counted.with_extension("parks")).expect("it is written");
+    let parse = |line: &str| {
+        let mut numbers = line
+            .split('\t')
+            .map(|field| field.parse().expect("a number"));
+        [(); 2].map(|()| numbers.next().expect("two numbers"))
+    };
+    let mut parks: Vec<[u64; 2]> = parks.lines().map(parse).collect();
+    parks.sort_unstable();
+    (truth::read(&counted), parks, Facts::of_dir(output.path()))
+}
+
+fn expect_tasks(tasks: &[TrueTask], facts: &Facts, exact_spawns: bool) {
+    facts.expect_lossless().expect_at_rest();
+    assert_eq!(tasks.len(), 13);
+    for task in tasks {
+        let mut told = facts.tasks[&task.id].clone();
+        told.location.clear();
+        // A `LocalSet` binds its tasks by a function that is no probe's.
+        let exact = exact_spawns && task.kind != "local";
+        assert_eq!(told, task.expected(exact), "{task:?}");
+    }
+    assert_eq!(facts.tasks.len(), tasks.len());
+}
+
+fn told_parks(facts: &Facts) -> Vec<[u64; 2]> {
+    let of = |worker: &WorkerFacts| [worker.parks, worker.unparks];
+    let mut parks: Vec<_> = facts.workers.values().map(of).collect();
+    parks.sort_unstable();
+    parks
+}
+
+#[test]
+fn of_a_plain_build() {
+    let (tasks, parks, facts) = recorded(Build::Plain);
+    expect_tasks(&tasks, &facts, true);
+    assert_eq!(told_parks(&facts), parks);
+    assert!(parks.iter().all(|[parks, _]| *parks > 10), "{parks:?}");
+}
+
+#[test]
+fn of_a_merged_build() {
+    let (tasks, parks, facts) = recorded(Build::Merged);
+    expect_tasks(&tasks, &facts, true);
+    assert_eq!(told_parks(&facts), parks);
+}
+
+/// The park function is known by its name only.
+#[test]
+fn of_a_stripped_build() {
+    let (tasks, _, facts) = recorded(Build::Stripped);
+    expect_tasks(&tasks, &facts, false);
+    assert_eq!(told_parks(&facts), [[0, 0], [0, 0]]);
+    let absent = &facts.metadata["dial9-bpf.absent.park"];
+    assert!(absent.contains("of current-thread runtimes"), "{absent}");
+}
