@@ -9,12 +9,14 @@ use dial9_bpf_abi::{
     loss::LossCause,
     record::{
         FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord,
+        Terminate,
     },
 };
 
 use crate::{
+    emit::Hit,
     filter::traced,
-    known::{HEADER_VTABLE, last_task_id, read_user, task_id},
+    known::{HEADER_OWNER, HEADER_VTABLE, last_task_id, read_user, task_id},
 };
 
 /// A thread enters a task's poll function.
@@ -77,16 +79,40 @@ pub fn poll_end(ctx: ProbeContext) -> u32 {
 /// not known · Emits: [`TaskRecord`], 24 bytes
 #[uprobe(sleepable)]
 pub fn wake(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::WAKE, task_id)
+    let Some(told) = told(&ctx, RecordKind::WAKE, task_id) else {
+        return 0;
+    };
+    told.hit.emit::<TaskRecord>(0, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe { (&raw mut (*record).task_id).write(told.task_id) }
+    });
+    0
 }
 
 /// A task reached its end.
 ///
 /// Hook: uprobe in Tokio's `Harness::complete`, after the state has changed ·
-/// Reads: the task id where it is not known · Emits: [`TaskRecord`], 24 bytes
+/// Reads: the task id where it is not known, the owner's · Emits: [`Terminate`], 32
+/// bytes
 #[uprobe(sleepable)]
 pub fn terminate(ctx: ProbeContext) -> u32 {
-    task_event(&ctx, RecordKind::TERMINATE, last_task_id)
+    let Some(told) = told(&ctx, RecordKind::TERMINATE, last_task_id) else {
+        return 0;
+    };
+    let flags = if cookie::is_blocking(told.cookie) {
+        FLAG_BLOCKING
+    } else {
+        0
+    };
+    let owner = read_user(told.header + HEADER_OWNER).unwrap_or(0);
+    told.hit.emit::<Terminate>(flags, |record| {
+        // SAFETY: `emit` hands out a record that is ours to write.
+        unsafe {
+            (&raw mut (*record).task_id).write(told.task_id);
+            (&raw mut (*record).owner).write(owner);
+        }
+    });
+    0
 }
 
 /// A task was bound to a runtime.
@@ -116,31 +142,36 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// What a hit about a task has found out.
+struct Told {
+    hit: Hit,
+    cookie: u64,
+    header: u64,
+    task_id: u64,
+}
+
 #[inline(always)]
-fn task_event(
+fn told(
     ctx: &ProbeContext,
     kind: RecordKind,
     identify: impl FnOnce(u64, u64) -> Option<u64>,
-) -> u32 {
-    let Some(hit) = traced(kind) else { return 0 };
+) -> Option<Told> {
+    let hit = traced(kind)?;
     let cookie = attach_cookie(ctx);
     if !cookie::counts(cookie, flags(ctx)) {
-        return 0;
+        return None;
     }
-    let Some(task_id) = identify(register(ctx, cookie), cookie) else {
+    let header = register(ctx, cookie);
+    let Some(task_id) = identify(header, cookie) else {
         hit.lose(LossCause::UserFault);
-        return 0;
+        return None;
     };
-    let flags = if cookie::is_blocking(cookie) {
-        FLAG_BLOCKING
-    } else {
-        0
-    };
-    hit.emit::<TaskRecord>(flags, |record| {
-        // SAFETY: `emit` hands out a record that is ours to write.
-        unsafe { (&raw mut (*record).task_id).write(task_id) }
-    });
-    0
+    Some(Told {
+        hit,
+        cookie,
+        header,
+        task_id,
+    })
 }
 
 #[inline(always)]

@@ -55,10 +55,22 @@ fn told_parks(facts: &Facts) -> Vec<[u64; 2]> {
     parks
 }
 
+/// Each thread is a runtime of its own.
+fn expect_two_runtimes(facts: &Facts) {
+    let runtimes = facts.metadata.iter().filter_map(|(key, workers)| {
+        let name = key.strip_prefix("runtime.")?;
+        Some((name.starts_with("tokio-"), workers.as_str()))
+    });
+    let mut runtimes: Vec<_> = runtimes.collect();
+    runtimes.sort_unstable();
+    assert_eq!(runtimes, [(true, "0"), (true, "1")]);
+}
+
 #[test]
 fn of_a_plain_build() {
     let (tasks, parks, facts) = recorded(Build::Plain);
     expect_tasks(&tasks, &facts, true);
+    expect_two_runtimes(&facts);
     assert_eq!(told_parks(&facts), parks);
     assert!(parks.iter().all(|[parks, _]| *parks > 10), "{parks:?}");
 }
@@ -75,6 +87,7 @@ fn of_a_merged_build() {
 fn of_a_stripped_build() {
     let (tasks, _, facts) = recorded(Build::Stripped);
     expect_tasks(&tasks, &facts, false);
+    expect_two_runtimes(&facts);
     assert_eq!(told_parks(&facts), [[0, 0], [0, 0]]);
     let absent = &facts.metadata["dial9-bpf.absent.park"];
     assert!(absent.contains("of current-thread runtimes"), "{absent}");

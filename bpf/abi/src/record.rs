@@ -21,7 +21,7 @@ impl RecordKind {
     pub const WAKE: Self = Self(3);
     /// A task was bound to a runtime: [`Spawn`].
     pub const SPAWN: Self = Self(4);
-    /// A task completed, panicked or was cancelled: [`TaskRecord`].
+    /// A task completed, panicked or was cancelled: [`Terminate`].
     pub const TERMINATE: Self = Self(5);
     /// A worker is about to park: [`Park`].
     pub const PARK: Self = Self(6);
@@ -125,14 +125,28 @@ pub struct PollEnd {
     pub sp: u64,
 }
 
-/// Something happened to a task: woken, or terminated.
+/// A task was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskRecord {
-    /// Kind `WAKE` or `TERMINATE`.
+    /// Kind `WAKE`.
     pub header: RecordHeader,
     /// Tokio's `task::Id`.
     pub task_id: u64,
+}
+
+/// A task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Terminate {
+    /// Kind `TERMINATE`.
+    pub header: RecordHeader,
+    /// Tokio's `task::Id`.
+    pub task_id: u64,
+    /// Tokio's number of the list that the task was in, which is that of a runtime or
+    /// of a `LocalSet` and never given twice (Tokio 1.22 to 1.54,
+    /// `src/runtime/task/list.rs`); 0 where it is not known.
+    pub owner: u64,
 }
 
 /// A task was bound to a runtime.
@@ -219,6 +233,7 @@ const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
 const _: () = assert!(size_of::<TaskRecord>() == 24);
+const _: () = assert!(size_of::<Terminate>() == 32);
 const _: () = assert!(size_of::<Spawn>() == 32);
 const _: () = assert!(size_of::<Park>() == 24);
 const _: () = assert!(size_of::<Gap>() == 24);

@@ -5,7 +5,7 @@
 
 use dial9_bpf_abi::record::{
     Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
-    TaskRecord, Text,
+    TaskRecord, Terminate, Text,
 };
 
 /// One record, by kind.
@@ -20,7 +20,7 @@ pub enum Record {
     /// A task was bound to a runtime.
     Spawn(Spawn),
     /// A task ended.
-    Terminate(TaskRecord),
+    Terminate(Terminate),
     /// A worker is about to park.
     Park(Park),
     /// A worker came back from a park.
@@ -99,7 +99,13 @@ impl Record {
                     vtable,
                 })
             }),
-            RecordKind::TERMINATE => task(bytes).map(Self::Terminate),
+            RecordKind::TERMINATE => words(bytes).map(|[w, ts, task_id, owner]| {
+                Self::Terminate(Terminate {
+                    header: header(w, ts),
+                    task_id,
+                    owner,
+                })
+            }),
             RecordKind::PARK => park(bytes).map(Self::Park),
             RecordKind::UNPARK => park(bytes).map(Self::Unpark),
             RecordKind::GAP => words(bytes).map(|[w, ts, lost]| {
@@ -146,7 +152,8 @@ impl Record {
         match self {
             Self::PollStart(record) => &record.header,
             Self::PollEnd(record) => &record.header,
-            Self::Wake(record) | Self::Terminate(record) => &record.header,
+            Self::Wake(record) => &record.header,
+            Self::Terminate(record) => &record.header,
             Self::Spawn(record) => &record.header,
             Self::Park(record) | Self::Unpark(record) => &record.header,
             Self::Gap(record) => &record.header,
@@ -177,8 +184,15 @@ impl Record {
                 put(vtable);
             }
             Self::PollEnd(PollEnd { header: _, sp }) => put(sp),
-            Self::Wake(TaskRecord { header: _, task_id })
-            | Self::Terminate(TaskRecord { header: _, task_id }) => put(task_id),
+            Self::Wake(TaskRecord { header: _, task_id }) => put(task_id),
+            Self::Terminate(Terminate {
+                header: _,
+                task_id,
+                owner,
+            }) => {
+                put(task_id);
+                put(owner);
+            }
             Self::Spawn(Spawn {
                 header: _,
                 task_id,
@@ -293,8 +307,8 @@ mod tests {
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
                 1 | 12 => 40,
-                2 | 3 | 5..=9 | 11 => 24,
-                4 | 10 => 32,
+                2 | 3 | 6..=9 | 11 => 24,
+                4 | 5 | 10 => 32,
                 _ => 0,
             };
             match Record::decode(&bytes) {

@@ -85,7 +85,7 @@ pub(crate) fn close(segment: ActiveSegment, evicted: &[Evicted]) -> ClosedSegmen
     };
     let closed = segment.close(&Closing {
         metadata: &metadata,
-        workers: &[0],
+        runtimes: &[],
         threads: &[],
         losses: &[],
         evicted,

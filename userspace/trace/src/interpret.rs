@@ -13,12 +13,13 @@
 
 use dial9_bpf_abi::record::{
     FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart,
-    RecordHeader, Spawn, TaskRecord,
+    RecordHeader, Spawn, TaskRecord, Terminate,
 };
 
 use crate::decode::Record;
 use crate::event::{Event, NO_WORKER, ParkEvent, TargetEnd};
 use crate::location::{LocationId, Locations};
+use crate::metadata::Runtime;
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
@@ -98,9 +99,9 @@ impl Interpreter {
         self.watch.longest.take()
     }
 
-    /// Every worker id given so far.
-    pub fn workers(&self) -> impl Iterator<Item = u32> + use<> {
-        self.workers.given()
+    /// Every worker id given so far, by runtime as far as that is known.
+    pub fn runtimes(&self) -> Vec<Runtime> {
+        self.workers.runtimes()
     }
 
     /// Interprets one record.
@@ -336,10 +337,20 @@ impl Interpreter {
         }
     }
 
-    fn terminate(&mut self, task: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
-        let TaskRecord { header, task_id } = *task;
+    fn terminate(&mut self, task: &Terminate, out: &mut impl FnMut(&Event, &Locations)) {
+        let Terminate {
+            header,
+            task_id,
+            owner,
+        } = *task;
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        visit(&mut self.threads, header, out);
+        let (polled, worker) = visit(&mut self.threads, header, out);
+        // Another thread may end it, of whatever runtime.
+        if polled == task_id
+            && let Some(worker) = worker
+        {
+            self.workers.own(worker, owner);
+        }
         if task_id == 0 {
             out.stats.zero_tasks += 1;
             return;

@@ -42,6 +42,16 @@ pub struct Target {
     pub build_id: Option<String>,
 }
 
+/// Workers of one runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Runtime {
+    /// What tells it from the others; `None` where there are none, or where it is not
+    /// known whose the workers are.
+    pub number: Option<u64>,
+    /// Their ids.
+    pub workers: Vec<u32>,
+}
+
 /// What is known only when a segment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome<'a> {
@@ -99,11 +109,11 @@ impl Metadata {
         entries.0
     }
 
-    /// The full map at the seal. `workers` are all ids given so far, `threads`
-    /// the thread of each that is one now.
+    /// The full map at the seal. `runtimes` have all ids given so far, `threads` the
+    /// thread of each that is one now.
     pub(crate) fn closing(
         &self,
-        workers: impl Iterator<Item = u32>,
+        runtimes: &[Runtime],
         threads: &[(u32, u32)],
         outcome: Outcome<'_>,
     ) -> Vec<(String, String)> {
@@ -115,9 +125,13 @@ impl Metadata {
             dump,
         } = outcome;
         let mut entries = Entries(self.opening());
-        let workers: Vec<String> = workers.map(|worker| worker.to_string()).collect();
-        if !workers.is_empty() {
-            entries.put("runtime.tokio", &workers.join(","));
+        for Runtime { number, workers } in runtimes {
+            let name = number.map_or_else(
+                || "runtime.tokio".to_owned(),
+                |number| format!("runtime.tokio-{number}"),
+            );
+            let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
+            entries.put(&name, &workers.join(","));
         }
         let threads: Vec<String> = threads
             .iter()
@@ -185,8 +199,14 @@ mod tests {
             unwritten: 0,
             dump: None,
         };
-        let closing = metadata.closing([0, 1].into_iter(), &[(0, 70), (1, 71)], outcome);
+        let runtime = |number, workers: &[u32]| Runtime {
+            number,
+            workers: workers.to_vec(),
+        };
+        let runtimes = [runtime(None, &[0, 1]), runtime(Some(3), &[2])];
+        let closing = metadata.closing(&runtimes, &[(0, 70), (1, 71)], outcome);
         assert_eq!(has(&closing, "runtime.tokio").as_deref(), Some("0,1"));
+        assert_eq!(has(&closing, "runtime.tokio-3").as_deref(), Some("2"));
         assert_eq!(
             has(&closing, "dial9-bpf.worker_threads").as_deref(),
             Some("0:70,1:71")

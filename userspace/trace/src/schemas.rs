@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
     Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
-    TaskRecord, Text,
+    TaskRecord, Terminate, Text,
 };
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
@@ -330,12 +330,13 @@ fn records() -> (PathBuf, String) {
         header: head,
         task_id: id
     });
-    record(
-        &mut text,
-        "wake, terminate",
-        size_of::<TaskRecord>(),
-        &fields,
-    );
+    record(&mut text, "wake", size_of::<TaskRecord>(), &fields);
+    let fields = fields!(Terminate {
+        header: head,
+        task_id: id,
+        owner: "Tokio's number of the list of tasks, or 0"
+    });
+    record(&mut text, "terminate", size_of::<Terminate>(), &fields);
     let fields = fields!(Spawn {
         header: head,
         task_id: id,

@@ -4,11 +4,12 @@
 //! a thread that neither polls nor parks, so that a churning blocking pool
 //! costs nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
 use crate::location::LocationId;
+use crate::metadata::Runtime;
 
 /// A poll that has not ended.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +142,9 @@ pub(crate) struct Workers {
 struct Lane {
     last_ns: u64,
     side: Option<ParkSide>,
+    /// Number of the list of tasks that the first of its tasks to end was in, since
+    /// the worker has its thread: Tokio's, or 0.
+    owner: u64,
 }
 
 impl Workers {
@@ -165,6 +169,39 @@ impl Workers {
 
     fn take_back(&mut self, worker: u32) {
         self.free.insert(worker);
+        self.lanes[worker as usize].owner = 0;
+    }
+
+    /// A task that the worker polls is in a list of this number. A `LocalSet` has one
+    /// beside its runtime's: the first counts.
+    pub(crate) fn own(&mut self, worker: u32, owner: u64) {
+        let lane = &mut self.lanes[worker as usize];
+        if lane.owner == 0 {
+            lane.owner = owner;
+        }
+    }
+
+    /// Workers by runtime, in the order of Tokio's numbers; those that it is not
+    /// known of are in the one that there is, or in one of their own.
+    pub(crate) fn runtimes(&self) -> Vec<Runtime> {
+        let mut by_owner = BTreeMap::<u64, Vec<u32>>::new();
+        for worker in self.given() {
+            let owner = self.lanes[worker as usize].owner;
+            by_owner.entry(owner).or_default().push(worker);
+        }
+        if by_owner.len() == 2
+            && let Some(unknown) = by_owner.remove(&0)
+            && let Some(known) = by_owner.values_mut().next()
+        {
+            known.extend(unknown);
+            known.sort_unstable();
+        }
+        let is_alone = by_owner.len() == 1;
+        let runtime = |(owner, workers)| Runtime {
+            number: (owner > 0 && !is_alone).then_some(owner),
+            workers,
+        };
+        by_owner.into_iter().map(runtime).collect()
     }
 
     #[inline]

@@ -111,7 +111,7 @@ impl Recording {
         segment
             .seal(Seal {
                 metadata: &metadata,
-                workers: self.interpreter.workers(),
+                runtimes: &self.interpreter.runtimes(),
                 losses: &self.losses.close_segment(),
                 undecoded: 0,
                 is_complete: true,

@@ -162,7 +162,7 @@ fn sealed(dir: &TempDir) -> SealedSegment {
     active
         .seal(Seal {
             metadata: &metadata,
-            workers: std::iter::empty(),
+            runtimes: &[],
             losses: &[],
             undecoded: 0,
             is_complete: true,

@@ -191,7 +191,7 @@ impl<S: Served> Rig<S> {
         let sealed = active
             .seal(Seal {
                 metadata: &metadata,
-                workers: std::iter::empty(),
+                runtimes: &[],
                 losses: &[],
                 undecoded: 0,
                 is_complete: true,

@@ -19,7 +19,7 @@ fn segment(events: &[Event]) -> Vec<u8> {
         is_complete: true,
         ..Outcome::default()
     };
-    encoder.metadata(99, Metadata::default().closing(0..1, &[], outcome));
+    encoder.metadata(99, Metadata::default().closing(&[], &[], outcome));
     encoder.cut().to_vec()
 }
 

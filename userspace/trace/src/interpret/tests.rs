@@ -89,14 +89,26 @@ impl Bench {
     }
 
     fn terminate(&mut self, tid: u32, ts: u64, task_id: u64) -> &mut Self {
+        self.terminate_in(tid, ts, task_id, 0)
+    }
+
+    fn terminate_in(&mut self, tid: u32, ts: u64, task_id: u64, owner: u64) -> &mut Self {
         let header = header(RecordKind::TERMINATE, tid, ts);
-        self.feed(Record::Terminate(TaskRecord { header, task_id }))
+        self.feed(Record::Terminate(Terminate {
+            header,
+            task_id,
+            owner,
+        }))
     }
 
     fn terminate_blocking(&mut self, tid: u32, ts: u64, task_id: u64) -> &mut Self {
         let mut header = header(RecordKind::TERMINATE, tid, ts);
         header.flags = FLAG_BLOCKING;
-        self.feed(Record::Terminate(TaskRecord { header, task_id }))
+        self.feed(Record::Terminate(Terminate {
+            header,
+            task_id,
+            owner: 0,
+        }))
     }
 
     fn park(&mut self, tid: u32, ts: u64, cpu_ns: u64) -> &mut Self {

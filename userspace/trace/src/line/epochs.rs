@@ -30,7 +30,7 @@ impl Line {
         };
         let losses = self.ledger.losses();
         let ending = Ending {
-            workers: self.interpreter.workers().collect(),
+            runtimes: self.interpreter.runtimes(),
             threads: self.interpreter.worker_threads(),
             losses: &losses,
             undecoded: self.undecoded.1,
@@ -68,7 +68,7 @@ impl Line {
     ) {
         let losses = self.ledger.losses();
         let closed = self.output.close(&Ending {
-            workers: self.interpreter.workers().collect(),
+            runtimes: self.interpreter.runtimes(),
             threads: self.interpreter.worker_threads(),
             losses: &losses,
             undecoded: self.undecoded.1,

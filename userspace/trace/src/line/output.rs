@@ -12,7 +12,7 @@ use crate::encode::Encoder;
 use crate::event::Event;
 use crate::location::Locations;
 use crate::loss::Loss;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Runtime};
 use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
 
 /// Time between two attempts to write again, ns.
@@ -59,7 +59,7 @@ struct Outage {
 /// What the rest of the line says at a segment's end.
 #[derive(Debug)]
 pub(super) struct Ending<'a> {
-    pub(super) workers: Vec<u32>,
+    pub(super) runtimes: Vec<Runtime>,
     pub(super) threads: Vec<(u32, u32)>,
     pub(super) losses: &'a [Loss],
     pub(super) undecoded: u64,
@@ -290,7 +290,7 @@ impl Output {
         let segment = self.segment.take()?;
         let closed = segment.close(&Closing {
             metadata: &self.metadata,
-            workers: &ending.workers,
+            runtimes: &ending.runtimes,
             threads: &ending.threads,
             losses: ending.losses,
             evicted,

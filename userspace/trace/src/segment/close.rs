@@ -16,15 +16,15 @@ use super::{ActiveSegment, Owner, SegmentError, create_locked};
 use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::loss::Loss;
-use crate::metadata::{Metadata, Outcome};
+use crate::metadata::{Metadata, Outcome, Runtime};
 
 /// What the last batch of a segment says.
-#[derive(Debug)]
-pub struct Seal<'a, W> {
+#[derive(Clone, Copy, Debug)]
+pub struct Seal<'a> {
     /// The target, as at the segment's start.
     pub metadata: &'a Metadata,
     /// Every worker id given so far.
-    pub workers: W,
+    pub runtimes: &'a [Runtime],
     /// Counters of losses that ever moved.
     pub losses: &'a [Loss],
     /// Records of the segment that did not decode.
@@ -48,7 +48,7 @@ pub struct Evicted {
 #[derive(Debug)]
 pub(crate) struct Closing<'a> {
     pub(crate) metadata: &'a Metadata,
-    pub(crate) workers: &'a [u32],
+    pub(crate) runtimes: &'a [Runtime],
     /// Workers with the thread that each of them is.
     pub(crate) threads: &'a [(u32, u32)],
     pub(crate) losses: &'a [Loss],
@@ -170,13 +170,10 @@ impl ActiveSegment {
     ///
     /// [`SegmentError`] with the cause; the `.active` file stays, with every
     /// whole batch.
-    pub fn seal(
-        self,
-        seal: Seal<'_, impl Iterator<Item = u32>>,
-    ) -> Result<SealedSegment, SegmentError> {
+    pub fn seal(self, seal: Seal<'_>) -> Result<SealedSegment, SegmentError> {
         let Seal {
             metadata,
-            workers,
+            runtimes,
             losses,
             undecoded,
             is_complete,
@@ -184,7 +181,7 @@ impl ActiveSegment {
         } = seal;
         let closed = self.close(&Closing {
             metadata,
-            workers: &workers.collect::<Vec<_>>(),
+            runtimes,
             threads: &[],
             losses,
             evicted: &[],
@@ -206,7 +203,7 @@ impl ActiveSegment {
     fn write_closing(&mut self, closing: &Closing<'_>) -> Result<(), SegmentError> {
         let Closing {
             metadata,
-            workers,
+            runtimes,
             threads,
             losses,
             evicted,
@@ -237,7 +234,7 @@ impl ActiveSegment {
             unwritten,
             dump,
         };
-        let entries = metadata.closing(workers.iter().copied(), threads, outcome);
+        let entries = metadata.closing(runtimes, threads, outcome);
         encoder.metadata(anchor.mono_ns, entries);
         encoder.clock_sync(anchor);
         self.write_batch(encoder.cut())

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::check::check_file;
 use crate::loss::Loss;
+use crate::metadata::Runtime;
 
 fn create(dir: &TempDir) -> ActiveSegment {
     let metadata = Metadata::default();
@@ -23,9 +24,13 @@ fn anchor(seconds: u64) -> Anchor {
 
 fn seal(segment: ActiveSegment, losses: &[Loss]) -> SealedSegment {
     let metadata = Metadata::default();
+    let runtime = Runtime {
+        number: None,
+        workers: vec![0, 1],
+    };
     let seal = Seal {
         metadata: &metadata,
-        workers: 0..2,
+        runtimes: &[runtime],
         losses,
         undecoded: 0,
         is_complete: true,
@@ -109,7 +114,7 @@ fn closed_in_memory() -> ClosedSegment {
     segment.check_linked().unwrap();
     let closed = segment.close(&Closing {
         metadata: &metadata,
-        workers: &[],
+        runtimes: &[],
         threads: &[],
         losses: &[],
         evicted: &[],

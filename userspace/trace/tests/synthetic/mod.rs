@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use dial9_bpf_abi::record::{
     FLAG_VTABLE_ADDRESS, Park, PollEnd, PollStart, RecordHeader, RecordKind, Spawn, TaskRecord,
+    Terminate,
 };
 use dial9_bpf_trace::decode::Record;
 use dial9_bpf_trace::location::{Locations, TaskType};
@@ -103,9 +104,10 @@ impl Stream {
             })
         });
         self.put(0, RecordKind::TERMINATE, |header| {
-            Record::Terminate(TaskRecord {
+            Record::Terminate(Terminate {
                 header: pooled(header),
                 task_id,
+                owner: 0,
             })
         });
         self.put(0, RecordKind::POLL_END, |header| {
@@ -155,7 +157,11 @@ impl Stream {
         let ends = self.random(self.polls) == 0;
         if ends {
             self.put(worker, RecordKind::TERMINATE, |header| {
-                Record::Terminate(TaskRecord { header, task_id })
+                Record::Terminate(Terminate {
+                    header,
+                    task_id,
+                    owner: 1,
+                })
             });
             let task_id = self.next_task;
             self.next_task += 1;

@@ -50,7 +50,11 @@ fn run(steps: Vec<(u32, bool, Step)>) -> (Vec<Event>, Stats) {
                 end(tid, ts, 990 - depth[at] * 10)
             }
             Step::Wake { task_id } => Record::Wake(task(RecordKind::WAKE, task_id)),
-            Step::Terminate { task_id } => Record::Terminate(task(RecordKind::TERMINATE, task_id)),
+            Step::Terminate { task_id } => Record::Terminate(Terminate {
+                header: task(RecordKind::TERMINATE, task_id).header,
+                task_id,
+                owner: 0,
+            }),
             Step::Park => park(tid, ts, ts * 3 % 50),
             Step::Unpark => unpark(tid, ts, ts * 7 % 50),
         };
@@ -190,7 +194,11 @@ fn any_record() -> impl Strategy<Value = Record> {
                 task_id: a,
                 vtable: b,
             }),
-            RecordKind::TERMINATE => Record::Terminate(TaskRecord { header, task_id: a }),
+            RecordKind::TERMINATE => Record::Terminate(Terminate {
+                header,
+                task_id: a,
+                owner: b,
+            }),
             RecordKind::PARK => Record::Park(Park { header, cpu_ns: b }),
             RecordKind::UNPARK => Record::Unpark(Park { header, cpu_ns: b }),
             _ => Record::Gap(Gap {

@@ -1,6 +1,7 @@
 //! Whose poll it is, and when it is over.
 
 use super::*;
+use crate::metadata::Runtime;
 
 #[test]
 fn polls_of_two_threads_are_two_workers() {
@@ -100,7 +101,7 @@ fn a_blocking_task_is_a_span_and_leaves_no_thread_behind() {
     bench.expect(&["5 blocked 4 #9 app::closure tid 20"]);
     assert_eq!(bench.stats().blocking_terminates, 1);
     assert!(bench.interpreter.threads.get(20).is_none());
-    assert_eq!(bench.interpreter.workers().count(), 0);
+    assert_eq!(bench.interpreter.runtimes(), []);
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn a_worker_that_left_its_loop_leaves_its_id() {
         "7 end w0",
         "11 park w0 cpu 2 tid 22",
     ]);
-    assert_eq!(bench.interpreter.workers().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(bench.interpreter.runtimes()[0].workers, [0, 1]);
     assert_eq!(bench.stats().dropped_unpaired, 1);
 }
 
@@ -174,4 +175,31 @@ fn a_late_record_does_not_break_its_lane() {
         "6 end w0",
     ]);
     assert_eq!(bench.stats().out_of_order, 1);
+}
+
+#[test]
+fn workers_are_of_the_runtime_whose_tasks_end_on_them() {
+    let mut bench = Bench::new();
+    let runtimes = |bench: &Bench| {
+        let runtimes = bench.interpreter.runtimes();
+        let of = |runtime: Runtime| (runtime.number, runtime.workers);
+        runtimes.into_iter().map(of).collect::<Vec<_>>()
+    };
+    for (tid, task_id) in [(20, 1), (21, 2), (22, 3)] {
+        bench.start(tid, 10, task_id, 50);
+    }
+    assert_eq!(runtimes(&bench), [(None, vec![0, 1, 2])]);
+    bench.terminate_in(20, 11, 1, 7);
+    // The others may be of the same one.
+    assert_eq!(runtimes(&bench), [(None, vec![0, 1, 2])]);
+    bench.terminate_in(21, 12, 2, 9);
+    // Ended by a thread that does not poll it.
+    bench.terminate_in(22, 13, 4, 9);
+    // A `LocalSet` in the same thread.
+    bench
+        .end(20, 14, 50)
+        .start(20, 15, 5, 50)
+        .terminate_in(20, 16, 5, 8);
+    let found = [(None, vec![2]), (Some(7), vec![0]), (Some(9), vec![1])];
+    assert_eq!(runtimes(&bench), found);
 }
