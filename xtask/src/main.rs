@@ -10,6 +10,7 @@ mod bench;
 mod build_ebpf;
 mod demo;
 mod lint;
+mod matrix;
 mod object;
 mod schemas;
 mod setup;
@@ -45,6 +46,8 @@ enum Verb {
     Bench(bench::Args),
     /// Record for long, through kills and a store that fails at random
     Soak(soak::Args),
+    /// Record one program in every build, and compare with what it counts
+    Matrix(matrix::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Verb::Schemas(args) => schemas::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Soak(args) => soak::run(&args),
+        Verb::Matrix(args) => matrix::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }
