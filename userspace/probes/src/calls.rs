@@ -6,7 +6,9 @@
 //! vtable's other functions, which have other slots.
 //!
 //! Where a function does nothing but jump through the vtable
-//! (`RawTask::poll` compiled on its own), its callers are the calls.
+//! (`RawTask::poll` compiled on its own), its callers are the calls. Without
+//! optimization the header passes through memory and functions of its own; then
+//! the one call in `RawTask::poll` is it, which only its symbol tells.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,6 +18,7 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind};
 
 use crate::code::{self, Effects};
 use crate::elf::Image;
+use crate::names;
 use crate::plan::{InstructionClass, Probe, Site};
 use crate::values::{self, Flow};
 
@@ -25,6 +28,9 @@ const MAX_DISTANCE: usize = 16;
 const MAX_END_BYTES: u64 = 15 * (MAX_DISTANCE as u64 + 1);
 /// How often a jump to a jump to the vtable is followed.
 const MAX_THUNK_DEPTH: usize = 3;
+
+/// `runtime/task/raw.rs`.
+const RAW_POLL: &str = "tokio::runtime::task::raw::RawTask::poll";
 
 /// A direct call or jump to another function.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +110,27 @@ impl PollCalls {
             }
             thunks = next;
         }
+        if self.calls.is_empty() {
+            self.calls.extend(named_call(image));
+        }
         self.calls.into_iter().collect()
     }
+}
+
+/// The call through a register in `RawTask::poll`.
+fn named_call(image: &Image<'_>) -> Option<u64> {
+    let functions = names::functions(image, "poll", |name| name == RAW_POLL);
+    let mut found = functions.iter().filter_map(|&function| {
+        let mut instructions = Vec::new();
+        code::decode(image, &image.function_at(function)?, &mut instructions);
+        let mut calls = instructions.iter().filter(|instruction| {
+            instruction.flow_control() == FlowControl::IndirectCall
+                && instruction.op0_kind() == OpKind::Register
+        });
+        calls.next_back().map(Instruction::ip)
+    });
+    let call = found.next()?;
+    found.next().is_none().then_some(call)
 }
 
 fn direct_call(range: &Range<u64>, instruction: &Instruction) -> Option<DirectCall> {

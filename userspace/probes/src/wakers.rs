@@ -16,8 +16,12 @@ use crate::cut;
 use crate::elf::Image;
 use crate::entry;
 use crate::graph;
+use crate::inlined::InlinedWakes;
+use crate::names;
 use crate::plan::{Miss, Probe, Site};
 
+/// `runtime/task/waker.rs`.
+const PATH: &str = "tokio::runtime::task::waker::";
 const WORD: u64 = 8;
 /// Slots of `core::task::RawWakerVTable`: clone, wake, `wake_by_ref`, drop.
 const SLOTS: usize = 4;
@@ -30,6 +34,7 @@ const MAX_CLONE_BYTES: usize = 160;
 pub(crate) fn find(
     image: &Image<'_>,
     id_offset: u16,
+    inlined: &InlinedWakes,
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
@@ -37,7 +42,7 @@ pub(crate) fn find(
         id_offset,
         ..Cookie::EMPTY
     };
-    match wake_sites(image, cookie) {
+    match wake_sites(image, cookie, inlined) {
         Ok(found) => sites.extend(found),
         Err(reason) => misses.push(Miss {
             probe: Probe::Wake,
@@ -46,22 +51,16 @@ pub(crate) fn find(
     }
 }
 
-fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
-    let tables = tables(image);
-    let &[table] = tables.as_slice() else {
-        return Err(format!(
-            "{} tables look like the task waker's, not 1",
-            tables.len()
-        ));
-    };
-    let slot = |slot: u64| {
-        let address = table.wrapping_add(slot * WORD);
-        image
-            .pointer(address)
-            .ok_or_else(|| format!("no function at {address:#x}"))
-    };
-    let (wake, by_ref) = (slot(1)?, slot(2)?);
+fn wake_sites(
+    image: &Image<'_>,
+    cookie: Cookie,
+    inlined: &InlinedWakes,
+) -> Result<Vec<Site>, String> {
+    let (wake, by_ref) = functions(image)?;
     let mut found = function_sites(image, "wake_by_ref", by_ref, cookie)?;
+    let copies = inlined.sites(image, &[wake, by_ref], cookie);
+    let uncounted = |copy| format!("the wake inlined at {copy:#x} cannot be counted");
+    found.extend(copies.map_err(uncounted)?);
     if wake == by_ref || jumps_to(image, wake, by_ref) {
         return Ok(found);
     }
@@ -72,6 +71,33 @@ fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
     }
     found.extend(function_sites(image, "wake", wake, cookie)?);
     Ok(found)
+}
+
+/// The addresses of `wake` and `wake_by_ref`.
+fn functions(image: &Image<'_>) -> Result<(u64, u64), String> {
+    let tables = tables(image);
+    let &[table] = tables.as_slice() else {
+        let count = tables.len();
+        return named(image)
+            .filter(|_| count == 0)
+            .ok_or_else(|| format!("{count} tables look like the task waker's, not 1"));
+    };
+    let slot = |slot: u64| {
+        let address = table.wrapping_add(slot * WORD);
+        let function = image.pointer(address);
+        function.ok_or_else(|| format!("no function at {address:#x}"))
+    };
+    Ok((slot(1)?, slot(2)?))
+}
+
+/// The same by their symbols: without optimization `clone` has another shape.
+fn named(image: &Image<'_>) -> Option<(u64, u64)> {
+    let only = |function: &str| {
+        let is_it = |name: &str| name.strip_prefix(PATH) == Some(function);
+        let found = names::functions(image, "waker", is_it);
+        found.first().copied().filter(|_| found.len() == 1)
+    };
+    Some((only("wake_by_val")?, only("wake_by_ref")?))
 }
 
 /// Addresses of the tables with the shape of the task waker's.
