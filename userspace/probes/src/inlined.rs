@@ -7,10 +7,10 @@
 //!
 //! Where a future that is written by hand wakes itself, LTO sees which waker it
 //! is. `runtime/task/state.rs`: the loop looks at `RUNNING`, `COMPLETE` and
-//! `NOTIFIED`, and adds `NOTIFIED` and one reference, 0x44, to the state of an
-//! idle task; no other change of the state does.
+//! `NOTIFIED`, and adds `NOTIFIED` and one reference to the state of an idle task;
+//! so does no other change of the state but the one that cancels.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use dial9_bpf_abi::cookie::{Branch, Cookie, Register};
@@ -20,8 +20,10 @@ use crate::code::{self, Effects};
 use crate::elf::Image;
 use crate::plan::{Probe, Site};
 
-/// `NOTIFIED | REF_ONE`.
-const SUBMITTED: u64 = 0x44;
+const NOTIFIED: u64 = 4;
+const CANCELLED: u64 = 0x20;
+const ONE_REFERENCE: u64 = 0x40;
+const SUBMITTED: u64 = NOTIFIED | ONE_REFERENCE;
 /// `RUNNING | COMPLETE | NOTIFIED`.
 const LIFECYCLE: u64 = 7;
 /// Instructions of the longest loop looked at.
@@ -40,6 +42,14 @@ struct Exit {
     branch: Instruction,
     /// Whether the loop is left by the taken direction; `None` if by both.
     taken: Option<bool>,
+}
+
+/// A compare-exchange loop.
+#[derive(Debug)]
+struct Loop {
+    header: Register,
+    exchanges: BTreeSet<usize>,
+    body: BTreeSet<usize>,
 }
 
 /// A copy of the transition.
@@ -71,23 +81,39 @@ impl InlinedWakes {
 
     /// Looks at one function.
     pub(crate) fn visit(&mut self, range: &Range<u64>, instructions: &[Instruction]) {
-        if !instructions.iter().any(|it| adds(it, SUBMITTED)) {
+        let submits = |it| adds(it, SUBMITTED) || adds(it, ONE_REFERENCE);
+        if !instructions.iter().any(submits) {
             return;
         }
         let branches = branches_to(instructions);
-        for (index, exchange) in instructions.iter().enumerate() {
+        let exchanges = instructions.iter().enumerate();
+        // By head: a loop may have an exchange for each new state.
+        let mut loops: BTreeMap<usize, Loop> = BTreeMap::new();
+        for (index, exchange) in exchanges {
             let Some(header) = exchanged_header(exchange) else {
                 continue;
             };
-            let Some(body) = loop_around(instructions, &branches, index) else {
+            let Some((head, body)) = loop_around(instructions, &branches, index) else {
                 continue;
             };
-            if self.is_wake(instructions, &body, header) {
+            let found = loops.entry(head).or_insert_with(|| Loop {
+                header,
+                exchanges: BTreeSet::new(),
+                body: BTreeSet::new(),
+            });
+            found.body.extend(body);
+            if found.header == header {
+                found.exchanges.insert(index);
+            }
+        }
+        for found in loops.into_values() {
+            if self.is_wake(instructions, &found) {
+                let first = found.exchanges.first();
                 self.copies.push(Copied {
                     function: range.start,
-                    address: exchange.ip(),
-                    header,
-                    exits: exits(instructions, &body),
+                    address: first.map_or(range.start, |&index| instructions[index].ip()),
+                    header: found.header,
+                    exits: exits(instructions, &found.body),
                 });
             }
         }
@@ -116,18 +142,12 @@ impl InlinedWakes {
     }
 
     /// Whether a loop is the transition: it asks for each bit of the lifecycle,
-    /// adds what an idle task gets, changes nothing else, and leaves the header
-    /// where it is.
-    fn is_wake(
-        &mut self,
-        instructions: &[Instruction],
-        body: &BTreeSet<usize>,
-        header: Register,
-    ) -> bool {
+    /// adds what an idle task gets, does not cancel, changes nothing else, and
+    /// leaves the header where it is.
+    fn is_wake(&mut self, instructions: &[Instruction], found: &Loop) -> bool {
         let mut asked = 0;
-        let mut submits = false;
-        let mut exchanges = 0;
-        for &node in body {
+        let (mut submits, mut notifies, mut refers) = (false, false, false);
+        for &node in &found.body {
             let instruction = &instructions[node];
             let stays = matches!(
                 instruction.flow_control(),
@@ -135,14 +155,21 @@ impl InlinedWakes {
                     | FlowControl::ConditionalBranch
                     | FlowControl::UnconditionalBranch
             );
-            if !stays || self.effects.written(instruction).contains(header.0) {
+            let exchanges = instruction.has_lock_prefix();
+            let set = set_bits(instruction);
+            if !stays
+                || exchanges && !found.exchanges.contains(&node)
+                || set & CANCELLED != 0
+                || self.effects.written(instruction).contains(found.header.0)
+            {
                 return false;
             }
             asked |= tested_bits(instruction);
             submits |= adds(instruction, SUBMITTED);
-            exchanges += usize::from(instruction.has_lock_prefix());
+            refers |= adds(instruction, ONE_REFERENCE);
+            notifies |= set == NOTIFIED;
         }
-        asked & LIFECYCLE == LIFECYCLE && submits && exchanges == 1
+        asked & LIFECYCLE == LIFECYCLE && (submits || notifies && refers)
     }
 }
 
@@ -164,6 +191,14 @@ fn adds(instruction: &Instruction, amount: u64) -> bool {
         Mnemonic::Lea => code::based_memory(instruction, amount).is_some(),
         Mnemonic::Add => immediate(instruction) == Some(amount),
         _ => false,
+    }
+}
+
+/// The bits that an `or` sets.
+fn set_bits(instruction: &Instruction) -> u64 {
+    match instruction.mnemonic() {
+        Mnemonic::Or => immediate(instruction).unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -195,13 +230,13 @@ fn immediate(instruction: &Instruction) -> Option<u64> {
     is_immediate.then(|| instruction.immediate(1))
 }
 
-/// The instructions of the loop that the exchange at `exchange` is the end of;
-/// `None` if it is entered elsewhere than at its head.
+/// Head and instructions of the loop that the exchange at `exchange` is an end
+/// of; `None` if it is entered elsewhere than at its head.
 fn loop_around(
     instructions: &[Instruction],
     branches: &HashMap<u64, Vec<usize>>,
     exchange: usize,
-) -> Option<BTreeSet<usize>> {
+) -> Option<(usize, BTreeSet<usize>)> {
     let after = instructions.iter().enumerate().skip(exchange + 1);
     let (end, branch) = after
         .take(MAX_DISTANCE)
@@ -228,7 +263,7 @@ fn loop_around(
         }
         queue.extend(previous.iter().chain(jumps.into_iter().flatten()));
     }
-    Some(body)
+    Some((head, body))
 }
 
 /// Branches to each address.

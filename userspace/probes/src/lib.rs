@@ -10,6 +10,7 @@ mod code;
 mod compiler;
 mod complete;
 mod cut;
+mod drops;
 mod elf;
 mod entry;
 mod error;

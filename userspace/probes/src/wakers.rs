@@ -8,8 +8,10 @@
 //! Its `clone` returns the table's own address and adds `REF_ONE`, 64, to the
 //! state word; the tables of `Arc` wakers add 1 elsewhere.
 
+use std::ops::Range;
+
 use dial9_bpf_abi::cookie::{Cookie, Register};
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::code;
 use crate::cut;
@@ -29,6 +31,8 @@ const SLOTS: usize = 4;
 const ONE_REFERENCE: u64 = 64;
 /// How much of `clone` is looked at, bytes.
 const MAX_CLONE_BYTES: usize = 160;
+/// The longest `clone` that leaves adding to another function, bytes.
+const MAX_CALLING_BYTES: u64 = 64;
 
 /// Adds the sites for wakes.
 pub(crate) fn find(
@@ -113,24 +117,47 @@ fn tables(image: &Image<'_>) -> Vec<u64> {
         .collect()
 }
 
-/// Whether the function at `clone` clones wakers with the vtable `table`.
+/// Whether the function at `clone` clones wakers with the vtable `table`: it
+/// takes the table's address, and it or a function that it calls adds the
+/// reference.
 fn is_clone(image: &Image<'_>, table: u64, clone: u64) -> bool {
     const LOCK: u8 = 0xf0;
     let has_lock = image
         .bytes(clone, MAX_CLONE_BYTES)
         .is_some_and(|code| code.contains(&LOCK));
-    let Some(range) = image
-        .function_at(clone)
-        .filter(|range| has_lock && range.start == clone)
-    else {
+    let Some(range) = image.function_at(clone).filter(|range| {
+        let is_short = range.end - range.start <= MAX_CALLING_BYTES;
+        (has_lock || is_short) && range.start == clone
+    }) else {
         return false;
     };
-    let end = range.end.min(clone.saturating_add(MAX_CLONE_BYTES as u64));
+    let body = first_instructions(image, &range);
+    let takes_table = body
+        .iter()
+        .any(|instruction| names(image, instruction, table));
+    takes_table && (adds_reference(&body) || calls_adder(image, &body))
+}
+
+fn first_instructions(image: &Image<'_>, range: &Range<u64>) -> Vec<Instruction> {
+    let end = range
+        .end
+        .min(range.start.saturating_add(MAX_CLONE_BYTES as u64));
     let mut body = Vec::new();
-    code::decode(image, &(clone..end), &mut body);
-    body.iter()
-        .any(|instruction| names(image, instruction, table))
-        && adds_reference(&body)
+    code::decode(image, &(range.start..end), &mut body);
+    body
+}
+
+/// Whether it calls `State::ref_inc`, compiled on its own.
+fn calls_adder(image: &Image<'_>, body: &[Instruction]) -> bool {
+    let calls = body
+        .iter()
+        .filter(|instruction| instruction.flow_control() == FlowControl::Call);
+    let mut called = calls.filter_map(code::near_target);
+    called.any(|function| {
+        let range = image.function_at(function);
+        let range = range.filter(|range| range.start == function);
+        range.is_some_and(|range| adds_reference(&first_instructions(image, &range)))
+    })
 }
 
 /// Whether an instruction takes the address `table`.
@@ -243,7 +270,7 @@ fn jumps_to(image: &Image<'_>, from: u64, to: u64) -> bool {
         code::decode(image, &(from..range.end), &mut instructions);
         let first = instructions.first();
         first.is_some_and(|first| {
-            first.flow_control() == iced_x86::FlowControl::UnconditionalBranch
+            first.flow_control() == FlowControl::UnconditionalBranch
                 && code::near_target(first) == Some(to)
         })
     })
