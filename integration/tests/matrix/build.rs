@@ -132,7 +132,9 @@ fn vendor(project: &Path) -> Result<()> {
     if config.is_file() {
         return Ok(());
     }
-    run(cargo().args(["vendor", "--quiet", "vendor"]).current_dir(project))?;
+    run(cargo()
+        .args(["vendor", "--quiet", "vendor"])
+        .current_dir(project))?;
     fs::create_dir_all(config.with_file_name(""))?;
     fs::write(
         config,

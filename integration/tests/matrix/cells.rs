@@ -50,7 +50,7 @@ pub(crate) enum Shape {
 
 impl Shape {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Release,
         Self::Fat,
         Self::Thin,
@@ -168,9 +168,8 @@ pub(crate) fn all() -> Vec<Cell> {
     for shape in Shape::ALL {
         let of_shape = VERSIONS.map(|tokio| Cell::new(tokio, shape));
         cells.extend(of_shape);
-        let with_unstable = |cell: &Cell| {
-            cell.tokio == LATEST || matches!(shape, Shape::Release | Shape::Fat)
-        };
+        let with_unstable =
+            |cell: &Cell| cell.tokio == LATEST || matches!(shape, Shape::Release | Shape::Fat);
         let unstable = of_shape.into_iter().filter(with_unstable);
         cells.extend(unstable.map(|cell| Cell {
             unstable: true,
@@ -236,13 +235,22 @@ impl Cell {
         let has_ids = self.unstable || self.minor() >= 41;
         let ids = has_ids.then_some("ids");
         let allocator = self.shape.allocator().map(|(feature, _)| feature);
-        ids.into_iter().chain(allocator).collect::<Vec<_>>().join(",")
+        ids.into_iter()
+            .chain(allocator)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// `RUSTFLAGS`.
     pub(crate) fn flags(self) -> String {
-        let unstable = if self.unstable { "--cfg tokio_unstable" } else { "" };
-        format!("{} {unstable}", self.shape.flags()).trim().to_owned()
+        let unstable = if self.unstable {
+            "--cfg tokio_unstable"
+        } else {
+            ""
+        };
+        format!("{} {unstable}", self.shape.flags())
+            .trim()
+            .to_owned()
     }
 
     /// Whether from the versions on for which the design promises most.
@@ -252,7 +260,9 @@ impl Cell {
 
     fn minor(self) -> u32 {
         let minor = self.tokio.split('.').nth(1);
-        minor.and_then(|minor| minor.parse().ok()).expect("a version")
+        minor
+            .and_then(|minor| minor.parse().ok())
+            .expect("a version")
     }
 
     /// Its `Cargo.toml`, for the source at `program`.

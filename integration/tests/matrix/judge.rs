@@ -131,8 +131,9 @@ impl<'a> Comparison<'a> {
     fn spawns(&self) -> Verdict {
         let spawns: Number = |task| task.spawns;
         let sightings: Number = |task| task.sightings;
-        let is_told = |kind| self.difference(kind, spawns).is_none()
-            && self.difference(kind, sightings).is_none();
+        let is_told = |kind| {
+            self.difference(kind, spawns).is_none() && self.difference(kind, sightings).is_none()
+        };
         if is_told(0) {
             Verdict::Exact
         } else if is_told(1) {
@@ -175,7 +176,8 @@ impl<'a> Comparison<'a> {
             };
             let (expected, told) = (count(way), count(2));
             let keys = expected.keys().chain(told.keys());
-            keys.filter(|key| expected.get(key) != told.get(key)).count()
+            keys.filter(|key| expected.get(key) != told.get(key))
+                .count()
         };
         (wrong > 0).then(|| format!("{} told of {}, {wrong} tasks differ", sum(2), sum(way)))
     }
@@ -185,13 +187,23 @@ impl<'a> Comparison<'a> {
         if self.panicking == 0 {
             return Verdict::Absent("it does not unwind".to_owned());
         }
-        let placed = self.facts.panics.iter().filter(|panic| panic.place.is_some());
-        let texts = self.facts.panics.iter().filter(|panic| panic.message.is_some());
+        let placed = self
+            .facts
+            .panics
+            .iter()
+            .filter(|panic| panic.place.is_some());
+        let texts = self
+            .facts
+            .panics
+            .iter()
+            .filter(|panic| panic.message.is_some());
         let (placed, texts) = (placed.count(), texts.count());
         if [told, placed, texts] == [self.panicking; 3] {
             return Verdict::Exact;
         }
-        let reason = self.absent("panic").or_else(|| self.absent("panic-message"));
+        let reason = self
+            .absent("panic")
+            .or_else(|| self.absent("panic-message"));
         let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
         let all = self.panicking;
         if told == 0 {

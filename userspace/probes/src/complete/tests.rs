@@ -13,6 +13,7 @@ fn behind(code: Assemble<'_>) -> Option<(u64, Register)> {
     let mut search = Search {
         image: &image,
         functions: HashMap::new(),
+        named: BTreeSet::new(),
     };
     let entry = search.behind_change(function(0))?;
     Some((entry.instruction.ip() - function(0), entry.header))
