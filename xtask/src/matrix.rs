@@ -18,6 +18,10 @@ pub(crate) struct Args {
     /// is written then
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
+    /// Build nothing: only cells that an earlier run has built are measured, and
+    /// the table says so of the others
+    #[arg(long)]
+    built: bool,
     /// Print the cells' names, and build nothing
     #[arg(long)]
     list: bool,
@@ -30,6 +34,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         test.env("DIAL9_BPF_MATRIX_LIST", "1");
     } else if !shell::is_root() {
         bail!("matrix attaches to programs of its own, which needs root");
+    }
+    if args.built {
+        test.env("DIAL9_BPF_MATRIX_BUILT", "1");
     }
     match &args.only {
         Some(filter) => drop(test.env("DIAL9_BPF_MATRIX_ONLY", filter)),

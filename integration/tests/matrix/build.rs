@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use dial9_bpf_integration::target_dir::target_dir;
 
 use crate::{
@@ -28,8 +28,8 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(target_dir()?.join("matrix"))
 }
 
-/// The binary of a cell, built now if it is not there.
-pub(crate) fn build(cell: Cell) -> Result<PathBuf> {
+/// The binary of a cell, built now if it is not there and `may_build`.
+pub(crate) fn build(cell: Cell, may_build: bool) -> Result<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM);
     let manifest = cell.manifest(&program);
     let mut hash = DefaultHasher::new();
@@ -38,6 +38,7 @@ pub(crate) fn build(cell: Cell) -> Result<PathBuf> {
     let name = format!("{}-{:016x}", cell.name(), hash.finish());
     let binary = folder()?.join("bin").join(name);
     if !binary.is_file() {
+        ensure!(may_build, "not built yet");
         let built = compile(cell, &manifest)?;
         fs::create_dir_all(binary.with_file_name(""))?;
         // Whoever sees it sees all of it.

@@ -10,7 +10,6 @@ mod code;
 mod compiler;
 mod complete;
 mod cut;
-mod drops;
 mod elf;
 mod entry;
 mod error;

@@ -1,8 +1,8 @@
 //! Names that symbols give.
 //!
 //! In: mangled symbols. Out: demangled names without hashes; the future's type
-//! of a poll function. Never: a guess: legacy symbols do not spell the generic
-//! arguments of a function, so those of poll functions give no type.
+//! of a poll function. Never: a guess: legacy symbols do not spell generic
+//! arguments, so they give no type.
 
 use std::collections::BTreeSet;
 
@@ -40,15 +40,6 @@ pub(crate) fn function(image: &Image<'_>, address: u64) -> Option<String> {
     is_around.then(|| demangle(symbol.name))
 }
 
-/// Demangled names of the function that begins at `address`.
-pub(crate) fn all_of(image: &Image<'_>, address: u64) -> impl Iterator<Item = String> {
-    let symbols = image.symbols();
-    let first = symbols.partition_point(|symbol| symbol.address < address);
-    let here = symbols[first..].iter();
-    here.take_while(move |symbol| symbol.address == address)
-        .map(|symbol| demangle(symbol.name))
-}
-
 /// The future's type of the poll function at `address`; `None` if its symbols
 /// spell none or several.
 pub(crate) fn task_type(image: &Image<'_>, address: u64) -> Option<String> {
@@ -70,7 +61,7 @@ fn poll_argument(symbol: &Symbol<'_>) -> Option<String> {
 }
 
 /// Index of the comma or bracket that ends the first generic argument.
-pub(crate) fn first_argument_end(arguments: &str) -> Option<usize> {
+fn first_argument_end(arguments: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut previous = ' ';
     for (index, letter) in arguments.char_indices() {

@@ -114,7 +114,7 @@ pub struct TaskVtable {
     pub id_offset: u16,
     /// Whether its tasks are closures of the blocking pool.
     pub blocking: bool,
-    /// The future's type, where a symbol spells it.
+    /// The future's type, where a v0 symbol spells it.
     pub task_type: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use crate::names;
 use crate::park::ParkCalls;
 use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
-use crate::{complete, drops, panics, polls, spawn, version, wakers};
+use crate::{complete, panics, polls, spawn, version, wakers};
 
 /// Finds the sites of a Tokio program (Tokio 1.24 or later, x86-64, optimized).
 ///
@@ -90,13 +90,13 @@ fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
     for found in found.iter() {
         *users.entry(found.vtable.poll).or_default() += 1;
     }
-    let of_drops = drops::task_types(image, found);
-    for (Found { vtable, .. }, of_drop) in found.iter_mut().zip(of_drops) {
+    for Found { vtable, .. } in found {
         let TaskVtable {
             poll, task_type, ..
         } = vtable;
-        let of_poll = (users.get(poll) == Some(&1)).then(|| names::task_type(image, *poll));
-        *task_type = of_poll.flatten().or(of_drop);
+        if users.get(poll) == Some(&1) {
+            *task_type = names::task_type(image, *poll);
+        }
     }
 }
 

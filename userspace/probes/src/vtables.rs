@@ -17,8 +17,6 @@ use crate::plan::TaskVtable;
 
 const WORD: u64 = 8;
 const FUNCTIONS: usize = 7;
-/// Slot of `dealloc`.
-const DEALLOC: usize = 2;
 /// More task types than any real program has.
 const MAX_VTABLES: usize = 1 << 16;
 
@@ -26,8 +24,6 @@ const MAX_VTABLES: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) vtable: TaskVtable,
-    /// Address of the function that frees a task.
-    pub(crate) dealloc: u64,
     /// Address of the shutdown function.
     pub(crate) shutdown: u64,
 }
@@ -54,7 +50,6 @@ pub(crate) fn find(image: &Image<'_>) -> Result<Vec<Found>, ScanError> {
                     blocking,
                     task_type: None,
                 },
-                dealloc: run[DEALLOC].1,
                 shutdown: run[FUNCTIONS - 1].1,
             })
         })
