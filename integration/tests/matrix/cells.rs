@@ -286,7 +286,7 @@ mimalloc = []
 
 [[bin]]
 name = "counted"
-path = {program:?}
+path = "{program}"
 
 [dependencies]
 tokio = {{ version = "={tokio}", features = ["rt-multi-thread", "sync", "time"] }}
@@ -295,6 +295,7 @@ tokio = {{ version = "={tokio}", features = ["rt-multi-thread", "sync", "time"] 
 [profile.release]
 {profile}
 "#,
+            program = program.display(),
             tokio = self.tokio,
             profile = self.shape.profile(),
             rust_version = self.compiler.rust_version(),

@@ -154,7 +154,7 @@ pub(crate) fn summary(rows: &[Row]) -> String {
         let of_event: Vec<_> = measured.iter().map(|it| &it.stripped[index]).collect();
         line(&format!("{event}, stripped"), &of_event);
     }
-    let promised: Vec<_> = measured_of(rows, |cell| cell.is_promised()).collect();
+    let promised: Vec<_> = measured_of(rows, Cell::is_promised).collect();
     let share = |is_exact: fn(&Measured) -> bool| {
         let exact = promised.iter().filter(|it| is_exact(it)).count();
         let percent = exact as f64 * 100.0 / promised.len().max(1) as f64;

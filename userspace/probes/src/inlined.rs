@@ -57,8 +57,6 @@ struct Loop {
 struct Copied {
     /// Entry of the function that has it.
     function: u64,
-    /// The exchange.
-    address: u64,
     header: Register,
     /// `None` where a way out is no branch.
     exits: Option<Vec<Exit>>,
@@ -108,10 +106,8 @@ impl InlinedWakes {
         }
         for found in loops.into_values() {
             if self.is_wake(instructions, &found) {
-                let first = found.exchanges.first();
                 self.copies.push(Copied {
                     function: range.start,
-                    address: first.map_or(range.start, |&index| instructions[index].ip()),
                     header: found.header,
                     exits: exits(instructions, &found.body),
                 });
@@ -119,26 +115,26 @@ impl InlinedWakes {
         }
     }
 
-    /// The sites of the copies outside `waker`, the waker's own functions.
-    ///
-    /// # Errors
-    ///
-    /// The address of a copy that cannot be counted.
+    /// The sites of the copies outside `waker`, the waker's own functions, and how
+    /// many copies cannot be counted.
     pub(crate) fn sites(
         &self,
         image: &Image<'_>,
         waker: &[u64],
         cookie: Cookie,
-    ) -> Result<Vec<Site>, u64> {
+    ) -> (Vec<Site>, usize) {
         let own = reached(image, waker);
         let others = self.copies.iter();
         let others = others.filter(|copied| !own.contains(&copied.function));
         let mut sites = Vec::new();
+        let mut uncounted = 0;
         for copied in others {
-            let of_copy = sites_of(image, copied, cookie).ok_or(copied.address)?;
-            sites.extend(of_copy);
+            match sites_of(image, copied, cookie) {
+                Some(of_copy) => sites.extend(of_copy),
+                None => uncounted += 1,
+            }
         }
-        Ok(sites)
+        (sites, uncounted)
     }
 
     /// Whether a loop is the transition: it asks for each bit of the lifecycle,

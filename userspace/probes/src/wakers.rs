@@ -46,27 +46,31 @@ pub(crate) fn find(
         id_offset,
         ..Cookie::EMPTY
     };
-    match wake_sites(image, cookie, inlined) {
-        Ok(found) => sites.extend(found),
-        Err(reason) => misses.push(Miss {
-            probe: Probe::Wake,
-            reason,
-        }),
-    }
+    let found = wake_sites(image, cookie);
+    let reason = match found {
+        Ok((functions, found)) => {
+            sites.extend(found);
+            let (copies, uncounted) = inlined.sites(image, &functions, cookie);
+            sites.extend(copies);
+            if uncounted == 0 {
+                return;
+            }
+            format!("{uncounted} wakes that the compiler has inlined cannot be counted")
+        }
+        Err(reason) => reason,
+    };
+    misses.push(Miss {
+        probe: Probe::Wake,
+        reason,
+    });
 }
 
-fn wake_sites(
-    image: &Image<'_>,
-    cookie: Cookie,
-    inlined: &InlinedWakes,
-) -> Result<Vec<Site>, String> {
+/// The waker's two functions, and their sites.
+fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<([u64; 2], Vec<Site>), String> {
     let (wake, by_ref) = functions(image)?;
     let mut found = function_sites(image, "wake_by_ref", by_ref, cookie)?;
-    let copies = inlined.sites(image, &[wake, by_ref], cookie);
-    let uncounted = |copy| format!("the wake inlined at {copy:#x} cannot be counted");
-    found.extend(copies.map_err(uncounted)?);
     if wake == by_ref || jumps_to(image, wake, by_ref) {
-        return Ok(found);
+        return Ok(([wake, by_ref], found));
     }
     if mentions(image, wake, by_ref) || mentions(image, by_ref, wake) {
         return Err(format!(
@@ -74,7 +78,7 @@ fn wake_sites(
         ));
     }
     found.extend(function_sites(image, "wake", wake, cookie)?);
-    Ok(found)
+    Ok(([wake, by_ref], found))
 }
 
 /// The addresses of `wake` and `wake_by_ref`.
