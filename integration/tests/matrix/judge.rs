@@ -42,7 +42,8 @@ pub(crate) fn judge(binary: &Path) -> Verdicts {
     });
     let mut tracer = Attach::to(program.pid(), output.path()).start();
     if let Err(outcome) = tracer.wait_until_attached() {
-        let reason = outcome.stderr.join(" ");
+        let process = format!(" in process {}", program.pid());
+        let reason = outcome.stderr.join(" ").replace(&process, "");
         return std::array::from_fn(|_| Verdict::Absent(reason.clone()));
     }
     program.ask("go", "done");
