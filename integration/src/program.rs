@@ -81,9 +81,19 @@ impl TestProgram {
     /// When it cannot be built or does not get ready.
     pub fn start_with(name: &str, build: Build, prepare: impl FnOnce(&mut Command)) -> Self {
         let path = test_program(name, build).unwrap_or_else(|error| panic!("{error:#}"));
-        let mut command = Command::new(&path);
+        Self::start_at(&path, prepare)
+    }
+
+    /// Starts the program at `path` after `prepare` has had its way with the
+    /// command.
+    ///
+    /// # Panics
+    ///
+    /// When it does not get ready.
+    pub fn start_at(path: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(path);
         prepare(&mut command);
-        let mut program = Self::run(command, path);
+        let mut program = Self::run(command, path.to_owned());
         let ready = program.hear();
         assert_eq!(ready, format!("ready {}", program.pid()));
         program

@@ -13,7 +13,7 @@ use std::{
 use dial9_bpf_integration::{
     Attach, Build, Facts, Outcome, TestProgram, mount, output_dir, proc, require_root,
     segment::{files, sealed_segments},
-    target_dir::tracer_binary,
+    target_dir::{test_program, tracer_binary},
     tracer::Tracer,
     wait,
 };
@@ -82,11 +82,17 @@ fn not_tokio() {
     assert!(program.exit().success());
 }
 
+/// With symbols it can be recorded.
 #[test]
-fn tokio_without_optimization() {
+fn tokio_without_optimization_and_without_symbols() {
     require_root();
     let output = output_dir();
-    let program = TestProgram::start("serve", Build::Unoptimized);
+    let built = test_program("serve", Build::Unoptimized).expect("it can be built");
+    let stripped = output.path().join("serve");
+    let mut strip = Command::new("strip");
+    let status = strip.arg("-o").arg(&stripped).arg(built).status();
+    assert!(status.expect("there is strip").success());
+    let program = TestProgram::start_at(&stripped, |_| ());
     let traces = output.path().join("traces");
     let attach = || Attach::to(program.pid(), &traces);
     for attach in [attach(), attach().arg("--dry-run")] {

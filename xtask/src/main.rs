@@ -11,6 +11,7 @@ mod build_ebpf;
 mod demo;
 mod fuzz;
 mod lint;
+mod matrix;
 mod object;
 mod schemas;
 mod setup;
@@ -51,6 +52,8 @@ enum Verb {
     Soak(soak::Args),
     /// Have dial9's viewer and a browser open what is uploaded
     Viewer(viewer::Args),
+    /// Record one program in every build, and compare with what it counts
+    Matrix(matrix::Args),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(&args),
         Verb::Soak(args) => soak::run(&args),
         Verb::Viewer(args) => viewer::run(&args),
+        Verb::Matrix(args) => matrix::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }

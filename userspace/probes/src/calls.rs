@@ -6,7 +6,9 @@
 //! vtable's other functions, which have other slots.
 //!
 //! Where a function does nothing but jump through the vtable
-//! (`RawTask::poll` compiled on its own), its callers are the calls.
+//! (`RawTask::poll` compiled on its own), its callers are the calls. Without
+//! optimization the header passes through memory and functions of its own; then
+//! the one call in `RawTask::poll` is it, which only its symbol tells.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,6 +19,7 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind};
 use crate::code::{self, Effects};
 use crate::elf::Image;
 use crate::error::{self, ScanError};
+use crate::names;
 use crate::plan::{InstructionClass, Probe, Site};
 use crate::values::{self, Flow};
 
@@ -29,6 +32,9 @@ const MAX_THUNK_DEPTH: usize = 3;
 /// Poll calls, functions that only jump to one, and words that name those; a program
 /// has about 10.
 const MAX_CALLS: usize = 1 << 10;
+
+/// `runtime/task/raw.rs`.
+const RAW_POLL: &str = "tokio::runtime::task::raw::RawTask::poll";
 
 /// A direct call or jump to another function.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +114,9 @@ impl PollCalls {
             }
             thunks = next;
         }
+        if self.calls.is_empty() {
+            self.calls.extend(named_call(image));
+        }
         limit(self.calls.len())?;
         Ok(self.calls.into_iter().collect())
     }
@@ -158,6 +167,22 @@ fn mentions(image: &Image<'_>, range: &Range<u64>, names: &[u64]) -> bool {
         let name = end.wrapping_add_signed(distance.into());
         (first..=last).contains(&name) && names.binary_search(&name).is_ok()
     })
+}
+
+/// The call through a register in `RawTask::poll`.
+fn named_call(image: &Image<'_>) -> Option<u64> {
+    let functions = names::functions(image, "RawTask4poll", |name| name == RAW_POLL)?;
+    let mut found = functions.iter().filter_map(|&function| {
+        let mut instructions = Vec::new();
+        code::decode(image, &image.function_at(function)?, &mut instructions);
+        let mut calls = instructions.iter().filter(|instruction| {
+            instruction.flow_control() == FlowControl::IndirectCall
+                && instruction.op0_kind() == OpKind::Register
+        });
+        calls.next_back().map(Instruction::ip)
+    });
+    let call = found.next()?;
+    found.next().is_none().then_some(call)
 }
 
 fn direct_call(range: &Range<u64>, instruction: &Instruction) -> Option<DirectCall> {

@@ -23,6 +23,7 @@ use crate::cut;
 use crate::elf::Image;
 use crate::entry::{self, Entry};
 use crate::graph;
+use crate::names;
 use crate::plan::{Miss, Probe, Site};
 use crate::vtables::Found;
 
@@ -51,6 +52,7 @@ pub(crate) fn find(
     misses: &mut Vec<Miss>,
 ) -> bool {
     let mut search = Search::of(image);
+    search.named = names::functions(image, "complete", is_complete).unwrap_or_default();
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut missing = 0;
     for (index, found) in vtables.iter().enumerate() {
@@ -102,6 +104,14 @@ struct Search<'image, 'data> {
     steps: usize,
     remembered: usize,
     ways: usize,
+    /// By their symbols: without optimization the change of the state is in
+    /// functions further down.
+    named: BTreeSet<u64>,
+}
+
+/// Whether this is `Harness<T, S>::complete`.
+fn is_complete(name: &str) -> bool {
+    name.contains("tokio::runtime::task::harness::Harness<") && name.ends_with(">::complete")
 }
 
 impl<'image, 'data> Search<'image, 'data> {
@@ -112,6 +122,7 @@ impl<'image, 'data> Search<'image, 'data> {
             steps: MAX_STEPS,
             remembered: MAX_REMEMBERED,
             ways: MAX_WAYS,
+            named: BTreeSet::new(),
         }
     }
 
@@ -121,19 +132,26 @@ impl<'image, 'data> Search<'image, 'data> {
         if starts.iter().any(|&start| self.function(start).transitions) {
             return None;
         }
-        let after_shutdown = self.completing(found.shutdown);
+        let by_shape = self.of_both(found, Self::completes);
+        by_shape.or_else(|| self.of_both(found, |search, address| search.named.contains(&address)))
+    }
+
+    /// The one function that `is_it` among those called from both functions of
+    /// a vtable.
+    fn of_both(&mut self, found: &Found, is_it: fn(&mut Self, u64) -> bool) -> Option<u64> {
+        let after_shutdown = self.completing(found.shutdown, is_it);
         if after_shutdown.is_empty() {
             return None;
         }
-        let after_poll = self.completing(found.vtable.poll);
+        let after_poll = self.completing(found.vtable.poll, is_it);
         let mut both = after_shutdown.intersection(&after_poll);
         let function = *both.next()?;
         both.next().is_none().then_some(function)
     }
 
-    /// Functions that complete tasks among those called from `start`, at the
-    /// first depth that has any.
-    fn completing(&mut self, start: u64) -> BTreeSet<u64> {
+    /// Functions that are it among those called from `start`, at the first depth
+    /// that has any.
+    fn completing(&mut self, start: u64, is_it: fn(&mut Self, u64) -> bool) -> BTreeSet<u64> {
         let mut level = BTreeSet::from([start]);
         let mut seen = level.clone();
         for _ in 0..MAX_DEPTH {
@@ -149,7 +167,7 @@ impl<'image, 'data> Search<'image, 'data> {
             let found: BTreeSet<_> = next
                 .iter()
                 .copied()
-                .filter(|&function| self.completes(function))
+                .filter(|&function| is_it(self, function))
                 .collect();
             if !found.is_empty() || seen.len() + next.len() > MAX_CALLS {
                 return found;

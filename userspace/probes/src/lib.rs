@@ -16,6 +16,7 @@ mod elf;
 mod entry;
 mod error;
 mod graph;
+mod inlined;
 mod names;
 mod panics;
 mod park;

@@ -21,6 +21,7 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use crate::calls;
 use crate::code;
 use crate::elf::Image;
+use crate::names;
 use crate::plan::{Miss, Probe, Site};
 
 pub(crate) use current::CurrentThreadParks;
@@ -30,6 +31,9 @@ mod current;
 /// The niche of `Option<Duration>`: one more than the most nanoseconds of a
 /// `Duration`.
 const NO_TIMEOUT: u64 = 1_000_000_000;
+/// The worker's functions by their symbols.
+const CONTEXT: &str = "tokio::runtime::scheduler::multi_thread::worker::Context::";
+const PARKS: [&str; 2] = ["park_internal", "park_timeout"];
 /// How far before a call its argument is set.
 const MAX_DISTANCE: usize = 8;
 /// Calls without a timeout that are looked at; a program has some dozens.
@@ -88,7 +92,7 @@ impl ParkCalls {
 
     /// Adds the sites for parks, both of each pair or neither.
     pub(crate) fn finish(self, image: &Image<'_>, sites: &mut Vec<Site>, misses: &mut Vec<Miss>) {
-        match pairs(image, &self) {
+        match pairs(image, &self).or_else(|reason| named_pairs(image).ok_or(reason)) {
             Ok(pairs) => sites.extend(pairs.into_iter().flatten()),
             Err(reason) => {
                 for probe in [Probe::Park, Probe::Unpark] {
@@ -137,6 +141,27 @@ fn pairs(image: &Image<'_>, found: &ParkCalls) -> Result<Vec<[Site; 2]>, String>
         ));
     }
     Ok(pairs)
+}
+
+/// The parks by symbols: without optimization arguments pass through memory.
+fn named_pairs(image: &Image<'_>) -> Option<Vec<[Site; 2]>> {
+    let named = |function: &str| {
+        let is_it = |name: &str| name.strip_prefix(CONTEXT) == Some(function);
+        names::functions(image, "park", is_it).unwrap_or_default()
+    };
+    let parks: BTreeSet<_> = PARKS.iter().flat_map(|name| named(name)).collect();
+    let mut instructions = Vec::new();
+    let mut pairs = Vec::new();
+    for caller in named("park") {
+        code::decode(image, &image.function_at(caller)?, &mut instructions);
+        for call in &instructions {
+            let target = code::direct_target(image, call);
+            if target.is_some_and(|target| parks.contains(&target)) {
+                pairs.push(pair(image, call.ip())?);
+            }
+        }
+    }
+    (!pairs.is_empty()).then_some(pairs)
 }
 
 /// Functions that the function at `address`, or one that it calls directly, calls

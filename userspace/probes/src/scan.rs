@@ -9,6 +9,7 @@ use crate::calls::PollCalls;
 use crate::code;
 use crate::elf::Image;
 use crate::error::ScanError;
+use crate::inlined::InlinedWakes;
 use crate::names::Namer;
 use crate::park::{CurrentThreadParks, ParkCalls};
 use crate::plan::{Plan, Probe, Site, TaskVtable};
@@ -24,7 +25,12 @@ use crate::{complete, panics, polls, spawn, version, wakers};
 pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let image = Image::parse(elf)?;
     let mut found = vtables::find(&image)?;
-    let (poll_calls, park_calls, single_parks) = sweep(&image)?;
+    let Swept {
+        polls: poll_calls,
+        parks: park_calls,
+        single_parks,
+        wakes: inlined,
+    } = sweep(&image)?;
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
@@ -32,7 +38,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let tasks = found.iter().map(|found| &found.vtable);
     let tasks = tasks.filter(|vtable| !vtable.blocking);
     let id_offset = vtables::common_id_offset(tasks.map(|vtable| vtable.id_offset));
-    wakers::find(&image, id_offset, &mut sites, &mut misses);
+    wakers::find(&image, id_offset, &inlined, &mut sites, &mut misses);
     spawn::find(&image, id_offset, &mut sites, &mut misses);
     if complete::find(&image, &found, &mut sites, &mut misses) {
         remember_tasks(&mut sites);
@@ -53,19 +59,34 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     })
 }
 
+/// What the functions have shown.
+struct Swept {
+    polls: Vec<u64>,
+    parks: ParkCalls,
+    single_parks: CurrentThreadParks,
+    wakes: InlinedWakes,
+}
+
 /// Decodes every function once.
-fn sweep(image: &Image<'_>) -> Result<(Vec<u64>, ParkCalls, CurrentThreadParks), ScanError> {
+fn sweep(image: &Image<'_>) -> Result<Swept, ScanError> {
     let mut polls = PollCalls::new();
     let mut parks = ParkCalls::default();
     let mut single_parks = CurrentThreadParks::of(image);
+    let mut wakes = InlinedWakes::new();
     let mut instructions = Vec::new();
     for range in image.functions() {
         code::decode(image, range, &mut instructions);
         polls.visit(range, &instructions);
         parks.visit(range, &instructions);
         single_parks.visit(image, &instructions);
+        wakes.visit(range, &instructions);
     }
-    Ok((polls.finish(image)?, parks, single_parks))
+    Ok(Swept {
+        polls: polls.finish(image)?,
+        parks,
+        single_parks,
+        wakes,
+    })
 }
 
 /// Lets the kernel side remember task ids: the end of every task is seen.

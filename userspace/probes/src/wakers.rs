@@ -8,16 +8,22 @@
 //! Its `clone` returns the table's own address and adds `REF_ONE`, 64, to the
 //! state word; the tables of `Arc` wakers add 1 elsewhere.
 
+use std::ops::Range;
+
 use dial9_bpf_abi::cookie::{Cookie, Register};
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::code;
 use crate::cut;
 use crate::elf::Image;
 use crate::entry;
 use crate::graph;
+use crate::inlined::InlinedWakes;
+use crate::names;
 use crate::plan::{Miss, Probe, Site};
 
+/// `runtime/task/waker.rs`.
+const PATH: &str = "tokio::runtime::task::waker::";
 const WORD: u64 = 8;
 /// Slots of `core::task::RawWakerVTable`: clone, wake, `wake_by_ref`, drop.
 const SLOTS: usize = 4;
@@ -25,11 +31,14 @@ const SLOTS: usize = 4;
 const ONE_REFERENCE: u64 = 64;
 /// How much of `clone` is looked at, bytes.
 const MAX_CLONE_BYTES: usize = 160;
+/// The longest `clone` that leaves adding to another function, bytes.
+const MAX_CALLING_BYTES: u64 = 64;
 
 /// Adds the sites for wakes.
 pub(crate) fn find(
     image: &Image<'_>,
     id_offset: u16,
+    inlined: &InlinedWakes,
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
@@ -37,33 +46,31 @@ pub(crate) fn find(
         id_offset,
         ..Cookie::EMPTY
     };
-    match wake_sites(image, cookie) {
-        Ok(found) => sites.extend(found),
-        Err(reason) => misses.push(Miss {
-            probe: Probe::Wake,
-            reason,
-        }),
-    }
+    let found = wake_sites(image, cookie);
+    let reason = match found {
+        Ok((functions, found)) => {
+            sites.extend(found);
+            let (copies, uncounted) = inlined.sites(image, &functions, cookie);
+            sites.extend(copies);
+            if uncounted == 0 {
+                return;
+            }
+            format!("{uncounted} wakes that the compiler has inlined cannot be counted")
+        }
+        Err(reason) => reason,
+    };
+    misses.push(Miss {
+        probe: Probe::Wake,
+        reason,
+    });
 }
 
-fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
-    let tables = tables(image);
-    let &[table] = tables.as_slice() else {
-        return Err(format!(
-            "{} tables look like the task waker's, not 1",
-            tables.len()
-        ));
-    };
-    let slot = |slot: u64| {
-        let address = table.wrapping_add(slot * WORD);
-        image
-            .pointer(address)
-            .ok_or_else(|| format!("no function at {address:#x}"))
-    };
-    let (wake, by_ref) = (slot(1)?, slot(2)?);
+/// The waker's two functions, and their sites.
+fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<([u64; 2], Vec<Site>), String> {
+    let (wake, by_ref) = functions(image)?;
     let mut found = function_sites(image, "wake_by_ref", by_ref, cookie)?;
     if wake == by_ref || jumps_to(image, wake, by_ref) {
-        return Ok(found);
+        return Ok(([wake, by_ref], found));
     }
     if mentions(image, wake, by_ref) || mentions(image, by_ref, wake) {
         return Err(format!(
@@ -71,7 +78,34 @@ fn wake_sites(image: &Image<'_>, cookie: Cookie) -> Result<Vec<Site>, String> {
         ));
     }
     found.extend(function_sites(image, "wake", wake, cookie)?);
-    Ok(found)
+    Ok(([wake, by_ref], found))
+}
+
+/// The addresses of `wake` and `wake_by_ref`.
+fn functions(image: &Image<'_>) -> Result<(u64, u64), String> {
+    let tables = tables(image);
+    let &[table] = tables.as_slice() else {
+        let count = tables.len();
+        return named(image)
+            .filter(|_| count == 0)
+            .ok_or_else(|| format!("{count} tables look like the task waker's, not 1"));
+    };
+    let slot = |slot: u64| {
+        let address = table.wrapping_add(slot * WORD);
+        let function = image.pointer(address);
+        function.ok_or_else(|| format!("no function at {address:#x}"))
+    };
+    Ok((slot(1)?, slot(2)?))
+}
+
+/// The same by their symbols: without optimization `clone` has another shape.
+fn named(image: &Image<'_>) -> Option<(u64, u64)> {
+    let only = |function: &str| {
+        let is_it = |name: &str| name.strip_prefix(PATH) == Some(function);
+        let found = names::functions(image, "waker", is_it)?;
+        found.first().copied().filter(|_| found.len() == 1)
+    };
+    Some((only("wake_by_val")?, only("wake_by_ref")?))
 }
 
 /// Addresses of the tables with the shape of the task waker's.
@@ -87,24 +121,47 @@ fn tables(image: &Image<'_>) -> Vec<u64> {
         .collect()
 }
 
-/// Whether the function at `clone` clones wakers with the vtable `table`.
+/// Whether the function at `clone` clones wakers with the vtable `table`: it
+/// takes the table's address, and it or a function that it calls adds the
+/// reference.
 fn is_clone(image: &Image<'_>, table: u64, clone: u64) -> bool {
     const LOCK: u8 = 0xf0;
     let has_lock = image
         .bytes(clone, MAX_CLONE_BYTES)
         .is_some_and(|code| code.contains(&LOCK));
-    let Some(range) = image
-        .function_at(clone)
-        .filter(|range| has_lock && range.start == clone)
-    else {
+    let Some(range) = image.function_at(clone).filter(|range| {
+        let is_short = range.end - range.start <= MAX_CALLING_BYTES;
+        (has_lock || is_short) && range.start == clone
+    }) else {
         return false;
     };
-    let end = range.end.min(clone.saturating_add(MAX_CLONE_BYTES as u64));
+    let body = first_instructions(image, &range);
+    let takes_table = body
+        .iter()
+        .any(|instruction| names(image, instruction, table));
+    takes_table && (adds_reference(&body) || calls_adder(image, &body))
+}
+
+fn first_instructions(image: &Image<'_>, range: &Range<u64>) -> Vec<Instruction> {
+    let end = range
+        .end
+        .min(range.start.saturating_add(MAX_CLONE_BYTES as u64));
     let mut body = Vec::new();
-    code::decode(image, &(clone..end), &mut body);
-    body.iter()
-        .any(|instruction| names(image, instruction, table))
-        && adds_reference(&body)
+    code::decode(image, &(range.start..end), &mut body);
+    body
+}
+
+/// Whether it calls `State::ref_inc`, compiled on its own.
+fn calls_adder(image: &Image<'_>, body: &[Instruction]) -> bool {
+    let calls = body
+        .iter()
+        .filter(|instruction| instruction.flow_control() == FlowControl::Call);
+    let mut called = calls.filter_map(code::near_target);
+    called.any(|function| {
+        let range = image.function_at(function);
+        let range = range.filter(|range| range.start == function);
+        range.is_some_and(|range| adds_reference(&first_instructions(image, &range)))
+    })
 }
 
 /// Whether an instruction takes the address `table`.
@@ -217,7 +274,7 @@ fn jumps_to(image: &Image<'_>, from: u64, to: u64) -> bool {
         code::decode(image, &(from..range.end), &mut instructions);
         let first = instructions.first();
         first.is_some_and(|first| {
-            first.flow_control() == iced_x86::FlowControl::UnconditionalBranch
+            first.flow_control() == FlowControl::UnconditionalBranch
                 && code::near_target(first) == Some(to)
         })
     })

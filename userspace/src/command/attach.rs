@@ -167,7 +167,7 @@ fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
 
 /// A Tokio program of which no poll can be seen: a trace of it would be empty.
 #[derive(Debug, thiserror::Error)]
-#[error("no site for polls: {reason}; builds without optimization have none")]
+#[error("no site for polls: {reason}; builds without optimization need their symbols")]
 pub(crate) struct NoPolls {
     /// What was looked for and not found.
     reason: String,

@@ -15,7 +15,7 @@ use crate::shell;
 const FOLDERS: [(&str, usize); 5] = [
     ("bpf", 250),
     ("demo", 400),
-    ("integration", 500),
+    ("integration", 520),
     ("userspace", 400),
     ("xtask", 400),
 ];
