@@ -21,7 +21,7 @@ const MAX_SYMBOL_BYTES: u64 = 512 << 20;
 /// Tells parts of a file that are to be read, given those of the steps before.
 pub type Step = fn(&[u8]) -> Result<Vec<Range<u64>>, ScanError>;
 
-/// One step after the other; what none of them names, [`crate::scan`] does not read.
+/// One step after the other; what none of them names, [`crate::scan()`] does not read.
 pub const STEPS: [Step; 4] = [beginning, tables, contents, comment];
 
 fn beginning(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
