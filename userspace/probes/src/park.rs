@@ -24,7 +24,7 @@ use crate::elf::Image;
 use crate::names;
 use crate::plan::{Miss, Probe, Site};
 
-pub(crate) use current::CurrentThreadParks;
+pub(crate) use current::{CURRENT_THREAD_PARK, CurrentThreadParks};
 
 mod current;
 

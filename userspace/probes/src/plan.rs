@@ -1,7 +1,11 @@
 //! The plan: which sites of a binary are probed, by which program, with which
 //! cookie, and what has no usable site.
 
+use std::collections::BTreeSet;
+
 use dial9_bpf_abi::cookie::Cookie;
+
+use crate::park::CURRENT_THREAD_PARK;
 
 /// What a hit at a site means; each has one kernel program and one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,8 +152,8 @@ pub struct Plan {
 impl Plan {
     /// The plan without sites that the kernel has to single-step. A poll end
     /// among them takes all polls with it: a poll that begins and cannot end is
-    /// worse than none. Where the end of a task is not seen any more, no task id
-    /// is remembered.
+    /// worse than none. So is a park; those of the two kinds of runtime go apart.
+    /// Where the end of a task is not seen any more, no task id is remembered.
     #[must_use]
     pub fn without_single_step(mut self) -> Self {
         let is_stepped = |site: &Site| site.class == InstructionClass::SingleStepped;
@@ -157,10 +161,26 @@ impl Plan {
             .sites
             .iter()
             .any(|site| site.probe == Probe::PollEnd && is_stepped(site));
+        let stepped_parks = self.sites.iter().filter(|site| is_stepped(site));
+        let stepped_parks: BTreeSet<Scheduler> = stepped_parks
+            .filter_map(|site| self.scheduler(site))
+            .collect();
+        let unpaired: BTreeSet<u64> = self
+            .sites
+            .iter()
+            .filter(|site| {
+                let scheduler = self.scheduler(site);
+                scheduler.is_some_and(|scheduler| stepped_parks.contains(&scheduler))
+            })
+            .map(|site| site.address)
+            .collect();
         for probe in Probe::ALL {
             let of_polls = matches!(probe, Probe::PollStart | Probe::PollEnd);
+            let of_parks = matches!(probe, Probe::Park | Probe::Unpark);
             let goes = |site: &Site| {
-                site.probe == probe && (is_stepped(site) || (of_polls && stepped_ends))
+                let is_unpaired =
+                    (of_polls && stepped_ends) || (of_parks && unpaired.contains(&site.address));
+                site.probe == probe && (is_stepped(site) || is_unpaired)
             };
             let gone = self.sites.iter().filter(|site| goes(site)).count();
             let all = self.sites.iter().filter(|site| site.probe == probe).count();
@@ -176,5 +196,78 @@ impl Plan {
             }
         }
         self
+    }
+
+    /// Whose parks a site is of. Those of current-thread runtimes are found by their
+    /// function's name, so that it is known.
+    fn scheduler(&self, site: &Site) -> Option<Scheduler> {
+        let is_single = |park: &Site| {
+            let name = park.function.as_deref().unwrap_or_default();
+            name.replace(['<', '>'], "") == CURRENT_THREAD_PARK
+        };
+        let is_of_current_thread = match site.probe {
+            Probe::Park => is_single(site),
+            // After a call in the function that has the worker's park, too.
+            Probe::Unpark => !self.sites.iter().any(|park| {
+                park.probe == Probe::Park && !is_single(park) && park.function == site.function
+            }),
+            _ => return None,
+        };
+        Some(if is_of_current_thread {
+            Scheduler::CurrentThread
+        } else {
+            Scheduler::MultiThread
+        })
+    }
+}
+
+/// A kind of runtime.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Scheduler {
+    CurrentThread,
+    MultiThread,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(probe: Probe, address: u64, class: InstructionClass, function: &str) -> Site {
+        Site {
+            probe,
+            binary: Binary::Executable,
+            file_offset: address,
+            address,
+            class,
+            instruction: String::new(),
+            cookie: Cookie::EMPTY,
+            function: Some(function.to_owned()),
+        }
+    }
+
+    #[test]
+    fn parks_without_an_end_go_and_those_of_the_other_runtime_stay() {
+        use InstructionClass::{Emulated, SingleStepped};
+        let worker = "tokio::runtime::scheduler::multi_thread::worker::Context::run";
+        let single = format!("<{}>::park", CURRENT_THREAD_PARK.trim_end_matches("::park"));
+        let plan = Plan {
+            sites: vec![
+                site(Probe::Park, 1, Emulated, worker),
+                site(Probe::Unpark, 2, Emulated, worker),
+                site(Probe::Park, 3, Emulated, &single),
+                site(Probe::Unpark, 4, SingleStepped, "app::main"),
+                site(Probe::Unpark, 5, Emulated, "app::other"),
+            ],
+            vtables: Vec::new(),
+            misses: Vec::new(),
+            tokio_version: None,
+            build_id: None,
+            has_symbols: true,
+        };
+        let plan = plan.without_single_step();
+        let left: Vec<u64> = plan.sites.iter().map(|site| site.address).collect();
+        assert_eq!(left, [1, 2]);
+        let missed: Vec<Probe> = plan.misses.iter().map(|miss| miss.probe).collect();
+        assert_eq!(missed, [Probe::Park, Probe::Unpark]);
     }
 }

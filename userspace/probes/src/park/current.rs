@@ -17,11 +17,15 @@ use crate::calls;
 use crate::code;
 use crate::elf::Image;
 use crate::names;
-use crate::plan::{Miss, Probe, Site};
+use crate::plan::{InstructionClass, Miss, Probe, Site};
 
 /// A part of the symbol, legacy or v0.
 const PART: &str = "7Context4park";
-const PATH: &str = "tokio::runtime::scheduler::current_thread::Context::park";
+/// The function, with its type as legacy symbols spell it.
+pub(crate) const CURRENT_THREAD_PARK: &str =
+    "tokio::runtime::scheduler::current_thread::Context::park";
+/// How many instructions after a call are looked at.
+const MAX_DISTANCE: usize = 16;
 /// Calls that are looked at; a program has a few for each future blocked on.
 const MAX_CALLS: usize = 1 << 14;
 
@@ -92,10 +96,7 @@ impl CurrentThreadParks {
             return Err("the calls of current_thread::Context::park cannot be told");
         }
         let begins = self.functions.iter().map(|&park| entry(image, park));
-        let ends = self
-            .calls
-            .iter()
-            .map(|&call| calls::site_after(image, Probe::Unpark, call));
+        let ends = self.calls.iter().map(|&call| end(image, call));
         let sites: Option<Vec<Site>> = begins.chain(ends).collect();
         sites.ok_or("a call of current_thread::Context::park has no usable end")
     }
@@ -114,7 +115,7 @@ fn add(misses: &mut Vec<Miss>, probe: Probe, reason: &str) {
 
 /// Legacy symbols spell the path, v0 symbols put the type in angle brackets.
 fn is_park(name: &str) -> bool {
-    name.replace(['<', '>'], "") == PATH
+    name.replace(['<', '>'], "") == CURRENT_THREAD_PARK
 }
 
 fn entry(image: &Image<'_>, function: u64) -> Option<Site> {
@@ -123,4 +124,33 @@ fn entry(image: &Image<'_>, function: u64) -> Option<Site> {
     let first = function..function.saturating_add(LONGEST_BYTES);
     code::decode(image, &first, &mut instructions);
     code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)
+}
+
+/// The first emulated instruction after a call that nothing but the call leads to, also
+/// behind the calls that follow it; else the next instruction.
+fn end(image: &Image<'_>, call: u64) -> Option<Site> {
+    let mut instructions = Vec::new();
+    code::decode(image, &image.function_at(call)?, &mut instructions);
+    let is_table = |it: &Instruction| it.flow_control() == FlowControl::IndirectBranch;
+    let targets: BTreeSet<u64> = code::branch_targets(&instructions).collect();
+    let after = instructions.iter().skip_while(|it| it.ip() <= call);
+    let goes_on = |it: &&Instruction| {
+        let flow = it.flow_control();
+        matches!(
+            flow,
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall
+        )
+    };
+    let is_emulated = |it: &Instruction| {
+        let class = code::class(image, it);
+        class.is_some_and(|class| class != InstructionClass::SingleStepped)
+    };
+    let mut line = after
+        .take(MAX_DISTANCE)
+        .take_while(|it| !targets.contains(&it.ip()));
+    let found = line.find(|it| is_emulated(it) || !goes_on(it));
+    match found.filter(|it| is_emulated(it) && !instructions.iter().any(is_table)) {
+        Some(found) => code::site(image, Probe::Unpark, found, Cookie::EMPTY),
+        None => calls::site_after(image, Probe::Unpark, call),
+    }
 }
