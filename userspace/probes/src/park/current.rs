@@ -126,15 +126,13 @@ fn entry(image: &Image<'_>, function: u64) -> Option<Site> {
     code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)
 }
 
-/// The first emulated instruction after a call that nothing but the call leads to, also
-/// behind the calls that follow it; else the next instruction.
+/// The first emulated instruction that every return of the call comes to, also behind
+/// the calls that follow it; else the next instruction. Others may come to it, such as
+/// after `park_yield`: an unpark without a park is no event.
 fn end(image: &Image<'_>, call: u64) -> Option<Site> {
     let mut instructions = Vec::new();
     code::decode(image, &image.function_at(call)?, &mut instructions);
-    let is_table = |it: &Instruction| it.flow_control() == FlowControl::IndirectBranch;
-    let targets: BTreeSet<u64> = code::branch_targets(&instructions).collect();
-    let after = instructions.iter().skip_while(|it| it.ip() <= call);
-    let goes_on = |it: &&Instruction| {
+    let goes_on = |it: &Instruction| {
         let flow = it.flow_control();
         matches!(
             flow,
@@ -145,11 +143,12 @@ fn end(image: &Image<'_>, call: u64) -> Option<Site> {
         let class = code::class(image, it);
         class.is_some_and(|class| class != InstructionClass::SingleStepped)
     };
-    let mut line = after
+    let mut after = instructions.iter().skip_while(|it| it.ip() <= call);
+    let found = after
+        .by_ref()
         .take(MAX_DISTANCE)
-        .take_while(|it| !targets.contains(&it.ip()));
-    let found = line.find(|it| is_emulated(it) || !goes_on(it));
-    match found.filter(|it| is_emulated(it) && !instructions.iter().any(is_table)) {
+        .find(|it| is_emulated(it) || !goes_on(it));
+    match found.filter(|it| is_emulated(it)) {
         Some(found) => code::site(image, Probe::Unpark, found, Cookie::EMPTY),
         None => calls::site_after(image, Probe::Unpark, call),
     }
