@@ -200,7 +200,7 @@ impl Plan {
 
     /// Whose parks a site is of. Those of current-thread runtimes are found by their
     /// function's name, so that it is known.
-    fn scheduler(&self, site: &Site) -> Option<Scheduler> {
+    pub fn scheduler(&self, site: &Site) -> Option<Scheduler> {
         let is_single = |park: &Site| {
             let name = park.function.as_deref().unwrap_or_default();
             name.replace(['<', '>'], "") == CURRENT_THREAD_PARK
@@ -222,9 +222,11 @@ impl Plan {
 }
 
 /// A kind of runtime.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Scheduler {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scheduler {
+    /// All of it on the thread that blocks on it.
     CurrentThread,
+    /// With threads of its own.
     MultiThread,
 }
 
