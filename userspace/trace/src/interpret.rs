@@ -213,6 +213,7 @@ impl Interpreter {
         } else {
             thread.mark_worker_loops();
             let worker = thread.worker_at(thread.depth, &mut self.workers);
+            self.workers.note_awake(worker);
             thread.depth += 1;
             if let Sighting::Announce(event) = self.tasks.poll(task_id, ts_ns, location) {
                 out.event(&event);

@@ -216,6 +216,14 @@ impl Workers {
         self.lanes[worker as usize].side.replace(side) != Some(side)
     }
 
+    /// The worker polls, so that it does not park: what comes back next without a park
+    /// before it is none's end. Tokio's `park_yield` may reach the same instruction.
+    #[inline]
+    pub(crate) fn note_awake(&mut self, worker: u32) {
+        let lane = &mut self.lanes[worker as usize];
+        lane.side.get_or_insert(ParkSide::Unpark);
+    }
+
     /// Every id given so far.
     pub(crate) fn given(&self) -> impl Iterator<Item = u32> + use<> {
         let end = u32::try_from(self.lanes.len()).expect("fewer workers than 2^32");

@@ -203,3 +203,19 @@ fn workers_are_of_the_runtime_whose_tasks_end_on_them() {
     let found = [(None, vec![2]), (Some(7), vec![0]), (Some(9), vec![1])];
     assert_eq!(runtimes(&bench), found);
 }
+
+/// The instruction after a park may be reached without one.
+#[test]
+fn a_worker_that_polls_has_not_been_parked() {
+    let mut bench = Bench::new();
+    bench.start(20, 1, 7, 50).end(20, 2, 50).unpark(20, 3, 1);
+    bench.park(20, 4, 2).unpark(20, 5, 3).unpark(20, 6, 4);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 end w0",
+        "4 park w0 cpu 2 tid 20",
+        "5 unpark w0 cpu 3 tid 20",
+    ]);
+    assert_eq!(bench.stats().dropped_unpaired, 2);
+}
