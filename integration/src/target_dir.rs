@@ -56,7 +56,15 @@ pub fn tracer_binary() -> Result<PathBuf> {
         })
 }
 
-/// A program of `testprogs/`, built now if it is not up to date.
+/// The workspace of a program, a folder here.
+fn workspace_of(program: &str) -> &'static str {
+    match program {
+        "inside" => "inside",
+        _ => "testprogs",
+    }
+}
+
+/// A program of `testprogs/` or `inside/`, built now if it is not up to date.
 ///
 /// # Errors
 ///
@@ -71,20 +79,21 @@ pub fn test_program(name: &str, build: Build) -> Result<PathBuf> {
         );
         return Ok(path);
     }
-    let target = target_dir()?.join("testprogs");
-    build_programs(build, &target)?;
+    let workspace = workspace_of(name);
+    let target = target_dir()?.join(workspace);
+    build_programs(workspace, build, &target)?;
     Ok(target.join(build.folder()).join(name))
 }
 
 /// Cargo's own lock keeps several test processes apart, and a second build of
 /// the same sources is a look at their time stamps.
-fn build_programs(build: Build, target: &Path) -> Result<()> {
-    static BUILT: Mutex<Vec<Build>> = Mutex::new(Vec::new());
+fn build_programs(workspace: &'static str, build: Build, target: &Path) -> Result<()> {
+    static BUILT: Mutex<Vec<(&str, Build)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if built.contains(&build) {
+    if built.contains(&(workspace, build)) {
         return Ok(());
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testprogs");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(workspace);
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--quiet", "--locked", "--profile", build.profile()])
@@ -105,6 +114,6 @@ fn build_programs(build: Build, target: &Path) -> Result<()> {
     if !output.status.success() {
         bail!("{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    built.push(build);
+    built.push((workspace, build));
     Ok(())
 }

@@ -50,6 +50,7 @@ pub(crate) fn steps() -> Vec<Step> {
     for folder in [
         "demo",
         "integration/testprogs",
+        "integration/inside",
         "integration/large",
         "userspace/probes/fuzz",
     ] {
