@@ -8,10 +8,12 @@
 
 mod bench;
 mod build_ebpf;
+mod check;
 mod demo;
 mod fuzz;
 mod lint;
 mod matrix;
+mod listening;
 mod object;
 mod schemas;
 mod setup;

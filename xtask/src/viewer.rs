@@ -10,7 +10,6 @@
 
 mod api;
 mod browser;
-mod listening;
 mod segment;
 mod store;
 mod table;

@@ -9,10 +9,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::listening::Listening;
 use super::segment::Segment;
 use super::store::{BUCKET, Store};
 use super::{Upload, escape};
+use crate::listening::Listening;
 use crate::shell;
 
 const MOST_BYTES: u64 = 1 << 30;

@@ -202,7 +202,7 @@ fn debugging_port(profile: &Path, process: &mut Running) -> Result<u16> {
 /// A connection to Chromium's page.
 fn connect(port: u16) -> Result<WebSocket<TcpStream>> {
     let list = format!("http://127.0.0.1:{port}/json/list");
-    let list = super::listening::agent()
+    let list = crate::listening::agent()
         .get(list)
         .call()?
         .body_mut()

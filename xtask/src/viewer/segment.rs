@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use dial9_trace_format::decoder::{Decoder, RawEvent};
 use dial9_trace_format::types::FieldValueRef;
 use flate2::read::GzDecoder;
 
-use crate::shell;
+use crate::check::Check;
 
 /// The schemas of what the viewer's page counts as events: what it draws in the
 /// lanes. Spawns and ends of tasks, the clock, the metadata and the events of
@@ -130,61 +129,5 @@ fn number(event: &RawEvent<'_, '_>, name: &str) -> Option<u64> {
     match event.fields.get(at)? {
         FieldValueRef::Varint(value) => Some(*value),
         _ => None,
-    }
-}
-
-/// What `dial9-bpf check` prints.
-#[derive(Debug, PartialEq, Eq)]
-struct Check {
-    workers: u64,
-    /// By schema.
-    events: BTreeMap<String, u64>,
-}
-
-impl Check {
-    fn of(path: &Path) -> Result<Self> {
-        let mut check = Command::new(shell::root().join("target/release/dial9-bpf"));
-        let printed = shell::output(check.arg("check").arg(path))?;
-        Self::parse(&printed).with_context(|| format!("dial9-bpf check printed {printed}"))
-    }
-
-    /// `N events in …, M workers`, then `N SCHEMA (…)` for each.
-    fn parse(printed: &str) -> Option<Self> {
-        let mut lines = printed.lines().skip(1);
-        let (_, workers) = lines.next()?.rsplit_once(", ")?;
-        let workers = workers.strip_suffix(" workers")?.parse().ok()?;
-        let events = lines.map_while(|line| {
-            let (count, rest) = line.trim_start().split_once(' ')?;
-            let (schema, _) = rest.split_once(' ')?;
-            Some((schema.to_owned(), count.parse().ok()?))
-        });
-        let events = events.collect();
-        Some(Self { workers, events })
-    }
-
-    fn events(&self, schema: &str) -> u64 {
-        self.events.get(schema).copied().unwrap_or(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Check;
-
-    #[test]
-    fn a_report_is_read() {
-        let printed = "\
-a/trace.0.bin.gz:
-1234 events in 5678 bytes (90 compressed), 2.000 s, 2 workers
-       620 PollStartEvent (worker_id:Varint, local_queue:U8)
-       614 PollEndEvent (worker_id:Varint)
-  service = demo
-";
-        let check = Check::parse(printed).expect("it is a report");
-        assert_eq!(check.workers, 2);
-        assert_eq!(check.events("PollStartEvent"), 620);
-        assert_eq!(check.events("PollEndEvent"), 614);
-        assert_eq!(check.events("service"), 0);
-        assert_eq!(Check::parse("a:\nno report\n"), None);
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::listening::Listening;
+use crate::listening::Listening;
 use crate::shell;
 
 /// The bucket. The viewer proposes those with dial9 in their names.

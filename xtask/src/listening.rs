@@ -20,18 +20,18 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The server. It ends with this value.
-pub(super) struct Listening {
+pub(crate) struct Listening {
     /// Where it listens: `http://ADDRESS`.
-    pub(super) url: String,
+    pub(crate) url: String,
     /// For requests to it.
-    pub(super) agent: Agent,
+    pub(crate) agent: Agent,
     _process: Running,
 }
 
 impl Listening {
     /// Starts the server that `command` makes of a free port. What it prints goes
     /// to `log`.
-    pub(super) fn start(log: &Path, command: impl FnOnce(u16) -> Command) -> Result<Self> {
+    pub(crate) fn start(log: &Path, command: impl FnOnce(u16) -> Command) -> Result<Self> {
         let port = free_port()?;
         let file = File::create(log).with_context(|| log.display().to_string())?;
         let mut command = command(port);
@@ -56,7 +56,7 @@ impl Listening {
 }
 
 /// Requests go to loopback, whatever proxy the environment names.
-pub(super) fn agent() -> Agent {
+pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .proxy(None)
         .timeout_global(Some(PATIENCE))
