@@ -50,7 +50,7 @@ enum Recipe {
     /// The same into a folder of its own, in `target/`.
     CrateApart {
         folder: &'static str,
-        arguments: &'static [&'static str],
+        version: &'static str,
     },
     /// `pip install` into a virtual environment of its own, in `target/`.
     Venv {
@@ -112,7 +112,7 @@ const VIEWER: Missing = Missing {
     packages: &[],
     recipe: Recipe::CrateApart {
         folder: "target/viewer",
-        arguments: &["dial9-viewer", "--version", "0.5.7"],
+        version: "0.5.7",
     },
     advice: "cargo install dial9-viewer --version 0.5.7 --locked --root target/viewer",
 };
@@ -204,7 +204,7 @@ fn install(absent: &[Missing]) -> Result<()> {
         )?;
     }
     for item in absent {
-        item.recipe.follow()?;
+        item.follow()?;
     }
     Ok(())
 }
@@ -212,29 +212,35 @@ fn install(absent: &[Missing]) -> Result<()> {
 impl Missing {
     fn is_there(&self) -> bool {
         match self.recipe {
-            Recipe::CrateApart { folder, .. } | Recipe::Venv { folder, .. } => {
+            Recipe::CrateApart { folder, version } => {
+                // What `cargo install` notes: another version is not what is asked for.
+                let folder = shell::root().join(folder);
+                let entry = format!("\"{} {version} (", self.name);
+                let notes = fs::read_to_string(folder.join(".crates.toml"));
+                notes.is_ok_and(|notes| notes.contains(&entry))
+                    && folder.join("bin").join(self.name).is_file()
+            }
+            Recipe::Venv { folder, .. } => {
                 let programs = shell::root().join(folder).join("bin");
                 programs.join(self.name).is_file()
             }
             Recipe::Packaged | Recipe::Crate { .. } => shell::find(self.name).is_some(),
         }
     }
-}
 
-impl Recipe {
-    fn follow(self) -> Result<()> {
-        match self {
-            Self::Packaged => Ok(()),
-            Self::Crate {
+    fn follow(&self) -> Result<()> {
+        match self.recipe {
+            Recipe::Packaged => Ok(()),
+            Recipe::Crate {
                 arguments,
                 environment,
             } => cargo_install(arguments, environment),
-            Self::CrateApart { folder, arguments } => {
+            Recipe::CrateApart { folder, version } => {
                 let folder = shell::root().join(folder);
                 let root = [("CARGO_INSTALL_ROOT", folder.as_os_str())];
-                cargo_install(arguments, &root)
+                cargo_install(&[self.name, "--version", version], &root)
             }
-            Self::Venv {
+            Recipe::Venv {
                 folder,
                 requirement,
             } => pip_install(&shell::root().join(folder), requirement),
