@@ -25,7 +25,8 @@ pub(crate) struct Listening {
     pub(crate) url: String,
     /// For requests to it.
     pub(crate) agent: Agent,
-    _process: Running,
+    /// Its process.
+    pub(crate) process: Running,
 }
 
 impl Listening {
@@ -50,7 +51,7 @@ impl Listening {
         Ok(Self {
             url: format!("http://127.0.0.1:{port}"),
             agent: agent(),
-            _process: process,
+            process,
         })
     }
 }

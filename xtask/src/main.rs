@@ -15,6 +15,7 @@ mod lint;
 mod matrix;
 mod listening;
 mod object;
+mod real;
 mod schemas;
 mod setup;
 mod shell;
@@ -56,6 +57,8 @@ enum Verb {
     Viewer(viewer::Args),
     /// Record one program in every build, and compare with what it counts
     Matrix(matrix::Args),
+    /// Record programs of others under load, and see that they serve as before
+    Real(real::Args),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Verb::Soak(args) => soak::run(&args),
         Verb::Viewer(args) => viewer::run(&args),
         Verb::Matrix(args) => matrix::run(&args),
+        Verb::Real(args) => real::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }

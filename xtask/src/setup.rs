@@ -24,6 +24,8 @@ pub(crate) enum Scope {
     All,
     /// The first, and what `cargo xtask viewer` runs.
     Viewer,
+    /// The first, and the programs of others that `cargo xtask real` records.
+    Real,
 }
 
 /// Something that is not there.
@@ -124,6 +126,26 @@ const BROWSER: Missing = tool(
     "install Chromium's headless shell",
 );
 
+/// What `cargo xtask real` records, as its authors' release profiles build it; half
+/// an hour of CPU time.
+const REAL: [Missing; 3] = [
+    real(
+        "miniserve",
+        "0.35.0",
+        "cargo install miniserve --version 0.35.0 --locked --root target/real",
+    ),
+    real(
+        "static-web-server",
+        "2.43.0",
+        "cargo install static-web-server --version 2.43.0 --locked --root target/real",
+    ),
+    real(
+        "oha",
+        "1.16.0",
+        "cargo install oha --version 1.16.0 --locked --root target/real",
+    ),
+];
+
 /// Programs that the tests start.
 const TOOLS: [Missing; 5] = [
     tool("bpftool", &["bpftool"], "install bpftool"),
@@ -142,6 +164,18 @@ const fn tool(
         name,
         packages,
         recipe: Recipe::Packaged,
+        advice,
+    }
+}
+
+const fn real(name: &'static str, version: &'static str, advice: &'static str) -> Missing {
+    Missing {
+        name,
+        packages: &[],
+        recipe: Recipe::CrateApart {
+            folder: "target/real",
+            version,
+        },
         advice,
     }
 }
@@ -185,6 +219,7 @@ fn missing(scope: Scope) -> Vec<Missing> {
         Scope::Kernel => vec![LINKER],
         Scope::All => [LINKER, NEXTEST, MOTO].into_iter().chain(TOOLS).collect(),
         Scope::Viewer => vec![LINKER, MOTO, BROWSER, VIEWER],
+        Scope::Real => [LINKER].into_iter().chain(REAL).collect(),
     };
     absent.extend(programs.into_iter().filter(|item| !item.is_there()));
     absent

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
@@ -104,6 +105,16 @@ impl Running {
     /// What it prints, where that is piped; once.
     pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Interrupts it as Ctrl-C does.
+    pub(crate) fn interrupt(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.0), Signal::INT)?)
     }
 
     /// How it ended, if it has by itself.
