@@ -198,10 +198,10 @@ fn save(table: &Table, reasons: &str) -> Result<()> {
     let text = format!(
         "# Programs of others, recorded under load
 
-`cargo xtask real --save`, as root, {kernel}, {rustc}: three programs of crates.io, as `cargo install --locked`
-builds them. A load is {REQUESTS} requests by oha on {CONNECTIONS} connections for a file of {SIZE} bytes, over
-loopback. The servers get one before, one with `dial9-bpf attach` on them and one after it has ended; oha puts
-one on static-web-server by itself, one started by `dial9-bpf run` and one by itself.
+`cargo xtask real --save`, as root, {kernel}, {rustc}: three programs of crates.io, as
+`cargo install --locked` builds them. A load is {REQUESTS} requests by oha on {CONNECTIONS} connections for a file of
+{SIZE} bytes, over loopback. The servers get one before, one with `dial9-bpf attach` on them and one after it
+has ended; oha puts one on static-web-server by itself, one started by `dial9-bpf run` and one by itself.
 
 {table}
 What is missing, in the words of the recordings:
@@ -212,13 +212,13 @@ The verb fails unless all requests of each load are answered with 200 and a body
 log has each of them and no error, the server lives, and its file is what it was; unless the recorder's exit
 code is 0, nothing is lost, `dial9-bpf check` finds nothing wrong and dial9's decoder counts what it counts; and
 unless the events of each probe are there exactly where the probe is not missing. A task type has a name where
-the program has symbols and they spell generic arguments, as v0 symbols do and legacy ones do not. Requests a second are of a
-machine with other work on it, and no part of the verdict.
+the program has symbols and they spell generic arguments, as v0 symbols do and legacy ones do not. Requests a
+second are of a machine with other work on it, and no part of the verdict.
 
 miniserve reads the file in its blocking pool. Where that is not done at once, head and body are written apart,
 and the body waits for the acknowledgement that oha's side delays by 40 ms (miniserve does not set
-`TCP_NODELAY`). How often that happens decides how many requests a second it serves, recorded or not. It happens
-more often while it is recorded: each takes one poll more, so the polls beyond one a request are how often.
+`TCP_NODELAY`). How often that happens decides how many requests a second it serves, recorded or not; in most runs
+it is more often while it is recorded. Each takes one poll more: the polls beyond one a request are how often.
 "
     );
     let path = shell::root().join("integration/REAL.md");

@@ -126,8 +126,8 @@ const BROWSER: Missing = tool(
     "install Chromium's headless shell",
 );
 
-/// What `cargo xtask real` records, as its authors' release profiles build it; half
-/// an hour of CPU time.
+/// What `cargo xtask real` records, as its authors' release profiles build it; minutes
+/// each.
 const REAL: [Missing; 3] = [
     real(
         "miniserve",
