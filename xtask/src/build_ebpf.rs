@@ -50,6 +50,12 @@ pub(crate) fn ensure() -> Result<()> {
     build(None)
 }
 
+/// Builds the command, which holds the object.
+pub(crate) fn tracer() -> Result<()> {
+    ensure()?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))
+}
+
 fn object_path() -> PathBuf {
     shell::root().join("target/bpf/dial9.o")
 }

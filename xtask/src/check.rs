@@ -23,7 +23,7 @@ pub(crate) struct Check {
 impl Check {
     /// Of a segment in a file.
     pub(crate) fn of(path: &Path) -> Result<Self> {
-        let mut check = Command::new(shell::root().join("target/release/dial9-bpf"));
+        let mut check = Command::new(shell::tracer());
         let printed = shell::output(check.arg("check").arg(path))?;
         Self::parse(&printed).with_context(|| format!("dial9-bpf check printed {printed}"))
     }

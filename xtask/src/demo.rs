@@ -46,8 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Builds the command, the server and its load.
 pub(crate) fn build() -> Result<()> {
-    build_ebpf::ensure()?;
-    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    build_ebpf::tracer()?;
     shell::run(shell::cargo_apart("build", "demo").arg("--release"))
 }
 
@@ -56,7 +55,7 @@ fn demo() -> Command {
 }
 
 fn attach(output: &Path, pid: &str) -> Result<()> {
-    let program = shell::root().join("target/release/dial9-bpf");
+    let program = shell::tracer();
     let mut command = if shell::is_root() {
         Command::new(program)
     } else {

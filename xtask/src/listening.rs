@@ -7,17 +7,15 @@ use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use ureq::Agent;
 
 use crate::shell::Running;
 
 /// Most that a server takes to begin, and to answer.
 const PATIENCE: Duration = Duration::from_mins(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The server. It ends with this value.
 pub(crate) struct Listening {
@@ -38,16 +36,9 @@ impl Listening {
         let mut command = command(port);
         command.stdout(file.try_clone()?).stderr(file);
         let mut process = Running::start(&mut command)?;
-        let begun = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            if let Some(status) = process.ended()? {
-                bail!("{status}: {command:?}, see {}", log.display());
-            }
-            if begun.elapsed() > PATIENCE {
-                bail!("it does not listen: {command:?}, see {}", log.display());
-            }
-            thread::sleep(LOOK_EVERY);
-        }
+        let connect = || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+        let listens = process.wait_for(PATIENCE, connect);
+        listens.with_context(|| format!("no server: {command:?}, see {}", log.display()))?;
         Ok(Self {
             url: format!("http://127.0.0.1:{port}"),
             agent: agent(),

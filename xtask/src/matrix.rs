@@ -42,16 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(filter) => drop(test.env("DIAL9_BPF_MATRIX_ONLY", filter)),
         None => drop(test.env("DIAL9_BPF_MATRIX_TABLE", shell::root().join(TABLE))),
     }
-    build_ebpf::ensure()?;
-    if !args.list {
-        shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    if args.list {
+        build_ebpf::ensure()?;
+    } else {
+        build_ebpf::tracer()?;
     }
     shell::run(
-        test.env(
-            "DIAL9_BPF_BIN",
-            shell::root().join("target/release/dial9-bpf"),
-        )
-        .args(["test", "--quiet", "--package", "dial9-bpf-integration"])
-        .args(["--test", "matrix", "--", "--ignored", "--nocapture"]),
+        test.env("DIAL9_BPF_BIN", shell::tracer())
+            .args(["test", "--quiet", "--package", "dial9-bpf-integration"])
+            .args(["--test", "matrix", "--", "--ignored", "--nocapture"]),
     )
 }

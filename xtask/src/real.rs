@@ -21,7 +21,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use self::load::{CONNECTIONS, Load, REQUESTS};
-use self::recorder::{Recorder, Said, dial9_bpf};
+use self::recorder::{Recorder, Said};
 use self::recording::Recording;
 use self::served::{FILE, Kind, MINISERVE, STATIC_WEB_SERVER, Served};
 use self::table::Table;
@@ -58,14 +58,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("real attaches to programs that it starts, which needs root");
     }
     setup::ensure(Scope::Real)?;
-    build_ebpf::ensure()?;
-    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    build_ebpf::tracer()?;
     let folder = shell::root().join("target/real/run");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    shell::empty(&folder)?;
     let site = folder.join("site");
-    fs::create_dir_all(&site)?;
+    fs::create_dir(&site)?;
     let content: Vec<u8> = (0..=250).cycle().take(SIZE).collect();
     fs::write(site.join(FILE), &content)?;
 
@@ -135,7 +132,7 @@ fn client(folder: &Path, content: &[u8]) -> Result<Outcome> {
     let before = served.load("before")?;
     let log = folder.join("recorder.log");
     let spool = folder.join("spool");
-    let mut command = dial9_bpf();
+    let mut command = Command::new(shell::tracer());
     command
         .args(["run", "--output"])
         .arg(&spool)
@@ -191,8 +188,7 @@ fn reasons(outcomes: &[Outcome]) -> String {
 }
 
 fn save(table: &Table, reasons: &str) -> Result<()> {
-    let kernel = shell::output(Command::new("uname").arg("-sr"))?;
-    let kernel = kernel.split(['-', '\n']).next().unwrap_or_default();
+    let kernel = shell::kernel()?;
     let rustc = shell::output(Command::new("rustc").current_dir("/").arg("--version"))?;
     let rustc = rustc.split(" (").next().unwrap_or_default();
     let text = format!(

@@ -3,13 +3,17 @@
 //! In: a `Command`. Out: its success, or an error that holds the command whole.
 //! Never: a shell in between.
 
-use std::env;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Time between two looks at a process.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
@@ -39,6 +43,26 @@ pub(crate) fn cargo_apart(verb: &str, folder: &str) -> Command {
         .args([verb, "--manifest-path"])
         .arg(manifest);
     command
+}
+
+/// `dial9-bpf`, once [`crate::build_ebpf::tracer`] has built it.
+pub(crate) fn tracer() -> PathBuf {
+    root().join("target/release/dial9-bpf")
+}
+
+/// Name and version of the kernel.
+pub(crate) fn kernel() -> Result<String> {
+    let kernel = output(Command::new("uname").arg("-sr"))?;
+    let kernel = kernel.split(['-', '\n']).next().unwrap_or_default();
+    Ok(kernel.to_owned())
+}
+
+/// Makes an empty folder, whatever is there.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(fs::create_dir_all(folder)?)
 }
 
 /// Runs `command` to its end; its output goes where ours goes.
@@ -115,6 +139,28 @@ impl Running {
     /// Interrupts it as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> Result<()> {
         Ok(kill_process(Pid::from_child(&self.0), Signal::INT)?)
+    }
+
+    /// Waits until there is what `look` looks for; an error when the process ends
+    /// before, or when `limit` has passed.
+    pub(crate) fn wait_for<T>(
+        &mut self,
+        limit: Duration,
+        mut look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            if let Some(status) = self.ended()? {
+                bail!("it has ended: {status}");
+            }
+            if begun.elapsed() > limit {
+                bail!("not within {limit:?}");
+            }
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// How it ended, if it has by itself.

@@ -23,14 +23,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !shell::is_root() {
         bail!("soak attaches to a program of its own, which needs root");
     }
-    build_ebpf::ensure()?;
-    shell::run(shell::cargo().args(["build", "--release", "--package", "dial9-bpf"]))?;
+    build_ebpf::tracer()?;
     shell::run(
         shell::cargo()
-            .env(
-                "DIAL9_BPF_BIN",
-                shell::root().join("target/release/dial9-bpf"),
-            )
+            .env("DIAL9_BPF_BIN", shell::tracer())
             .env("DIAL9_BPF_SOAK_MINUTES", args.minutes.to_string())
             .env("DIAL9_BPF_SOAK_SEED", args.seed.to_string())
             .args(["test", "--release", "--package", "dial9-bpf-integration"])

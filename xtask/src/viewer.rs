@@ -65,10 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(Scope::Viewer)?;
     demo::build()?;
     let folder = shell::root().join("target/viewer/run");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
+    shell::empty(&folder)?;
 
     let store = Store::start(&folder)?;
     let upload = record(&folder, &store)?;
@@ -93,7 +90,7 @@ fn record(folder: &Path, store: &Store) -> Result<Upload> {
     let begin_s = now_s()?;
     let [prefix, service, instance] = ["traces", "demo", "first"];
     let spool = folder.join("spool");
-    let mut attach = Command::new(shell::root().join("target/release/dial9-bpf"));
+    let mut attach = Command::new(shell::tracer());
     attach
         .envs(store.environment())
         .args(["attach", "--pid", &server.pid])
@@ -245,8 +242,7 @@ fn compare_pages(
 }
 
 fn save(table: &Table, browser: &str) -> Result<()> {
-    let kernel = shell::output(Command::new("uname").arg("-sr"))?;
-    let kernel = kernel.split(['-', '\n']).next().unwrap_or_default();
+    let kernel = shell::kernel()?;
     let text = format!(
         "# What dial9's viewer says of our uploads
 

@@ -23,16 +23,11 @@ pub(super) struct Recorder {
     log: PathBuf,
 }
 
-/// `dial9-bpf`.
-pub(super) fn dial9_bpf() -> Command {
-    Command::new(shell::root().join("target/release/dial9-bpf"))
-}
-
 impl Recorder {
     /// Returns once the links are live. What the recorder says goes to `log`.
     pub(super) fn attach(pid: &str, spool: &Path, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| log.display().to_string())?;
-        let mut command = dial9_bpf();
+        let mut command = Command::new(shell::tracer());
         command
             .args(["attach", "--pid", pid, "--output"])
             .arg(spool)
@@ -43,16 +38,10 @@ impl Recorder {
             process: Running::start(&mut command)?,
             log: log.to_owned(),
         };
-        let begun = Instant::now();
-        while Said::of(log)?.sites.is_none() {
-            if let Some(status) = recorder.process.ended()? {
-                bail!("{status}: {command:?}, see {}", log.display());
-            }
-            if begun.elapsed() > PATIENCE {
-                bail!("it does not attach: {command:?}, see {}", log.display());
-            }
-            thread::sleep(LOOK_EVERY);
-        }
+        let attached = recorder
+            .process
+            .wait_for(PATIENCE, || Ok(Said::of(log)?.sites));
+        attached.with_context(|| format!("no attach: {command:?}, see {}", log.display()))?;
         Ok(recorder)
     }
 

@@ -183,20 +183,13 @@ fn number(text: &str) -> Option<u64> {
 
 /// The port that Chromium has chosen, which it writes into its profile.
 fn debugging_port(profile: &Path, process: &mut Running) -> Result<u16> {
-    let begun = Instant::now();
-    loop {
-        let text = fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
-        if let Some((port, _)) = text.split_once('\n') {
-            return port.parse().with_context(|| format!("port {port:?}"));
-        }
-        if let Some(status) = process.ended()? {
-            bail!("Chromium ended, {status}");
-        }
-        if begun.elapsed() > PATIENCE {
-            bail!("Chromium does not begin");
-        }
-        thread::sleep(LOOK_EVERY);
-    }
+    let file = profile.join("DevToolsActivePort");
+    let look = || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Ok(text.split_once('\n').map(|(port, _)| port.to_owned()))
+    };
+    let port = process.wait_for(PATIENCE, look).context("no Chromium")?;
+    port.parse().with_context(|| format!("port {port:?}"))
 }
 
 /// A connection to Chromium's page.
