@@ -5,15 +5,11 @@
 //! from its start to its line that all links are live, and from Ctrl-C to its end.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Instant,
-};
+use std::{fs, time::Instant};
 
-use dial9_bpf_integration::{Attach, output_dir, proc, require_root, target_dir::target_dir};
+use dial9_bpf_integration::{
+    Attach, TestProgram, output_dir, proc, require_root, target_dir::target_dir,
+};
 
 /// Attachments to the program.
 const ROUNDS: usize = 7;
@@ -25,10 +21,9 @@ fn main() {
     let program = target_dir()
         .expect("cargo built us")
         .join("large/release/large");
-    let mut child = start(&program);
-    let mut rounds: Vec<_> = (0..ROUNDS).map(|_| attach(child.id())).collect();
-    drop(child.stdin.take());
-    assert!(child.wait().expect("it is ours").success());
+    let large = TestProgram::start_at(&program, |_| ());
+    let mut rounds: Vec<_> = (0..ROUNDS).map(|_| attach(large.pid())).collect();
+    assert!(large.exit().success());
     let bytes = fs::metadata(&program).expect("it ran").len();
     println!("\n{} MB, {}", bytes / 1_000_000, rounds[0].said);
     println!("median of {ROUNDS}, and the worst\n");
@@ -49,17 +44,6 @@ struct Round {
     detach_ms: u64,
     peak_mib: u64,
     said: String,
-}
-
-fn start(program: &Path) -> Child {
-    let mut command = Command::new(program);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("cargo xtask bench has built it");
-    let mut line = String::new();
-    let out = child.stdout.as_mut().expect("it is piped");
-    BufReader::new(out).read_line(&mut line).expect("it runs");
-    assert_eq!(line.trim(), format!("ready {}", child.id()));
-    child
 }
 
 fn attach(pid: u32) -> Round {

@@ -13,7 +13,6 @@ use std::{
     fmt::Write as _,
     fs,
     future::Future,
-    io::{self, BufRead, Write as _},
     marker::PhantomData,
     pin::Pin,
     process,
@@ -33,6 +32,11 @@ use tokio::{
     time,
 };
 
+#[path = "../testprogs/src/quiet.rs"]
+mod quiet;
+#[path = "../testprogs/src/script.rs"]
+mod script;
+
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -50,15 +54,15 @@ fn main() {
         .build()
         .expect("a runtime can be built");
     let alive = runtime.block_on(async { Alive::spawn() });
-    wait_until_idle();
+    quiet::wait_until_idle();
     begin();
-    say(&format!("ready {}", process::id()));
-    expect("go");
+    script::say_ready();
+    script::expect("go");
     let rest = runtime.block_on(work(alive, runtime.handle().clone()));
-    wait_until_idle();
+    quiet::wait_until_idle();
     fs::write(path, truth()).expect("the file can be written");
-    say(&format!("done {}", total_polls()));
-    expect("exit");
+    script::say(&format!("done {}", total_polls()));
+    script::expect("exit");
     drop(rest);
     process::exit(0);
 }
@@ -547,56 +551,4 @@ fn panics() -> Vec<JoinHandle<()>> {
 #[cfg(not(panic = "unwind"))]
 fn panics() -> Vec<JoinHandle<()>> {
     Vec::new()
-}
-
-// Rest, and the protocol.
-
-/// Returns when every other thread has been asleep in several samples running.
-fn wait_until_idle() {
-    let mut asleep = 0;
-    for _ in 0..30_000 {
-        asleep = if others_sleep().unwrap_or(false) {
-            asleep + 1
-        } else {
-            0
-        };
-        if asleep == 12 {
-            return;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    panic!("the program did not come to rest");
-}
-
-fn others_sleep() -> io::Result<bool> {
-    let main = process::id().to_string();
-    for thread in fs::read_dir("/proc/self/task")? {
-        let thread = thread?;
-        if thread.file_name().to_str() == Some(&main) {
-            continue;
-        }
-        let stat = fs::read_to_string(thread.path().join("stat"))?;
-        let state = stat
-            .rsplit(") ")
-            .next()
-            .and_then(|rest| rest.chars().next());
-        if state != Some('S') {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn say(line: &str) {
-    let mut out = io::stdout();
-    writeln!(out, "{}", line).expect("somebody listens");
-    out.flush().expect("somebody listens");
-}
-
-fn expect(word: &str) {
-    let mut line = String::new();
-    let heard = io::stdin().lock().read_line(&mut line);
-    if heard.unwrap_or(0) == 0 || line.trim() != word {
-        process::exit(2);
-    }
 }

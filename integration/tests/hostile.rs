@@ -7,12 +7,11 @@
 use std::{
     fs::{self, File},
     os::unix::fs::{FileExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::PathBuf,
 };
 
 use dial9_bpf_integration::{
-    Attach, Build, Outcome, output_dir, require_root, target_dir::test_program,
+    Attach, Build, Outcome, TestProgram, output_dir, require_root, target_dir::test_program,
 };
 use tempfile::TempDir;
 
@@ -32,7 +31,7 @@ struct Executable {
 
 /// The server, running.
 struct Running {
-    child: Child,
+    program: TestProgram,
     _dir: TempDir,
 }
 
@@ -95,39 +94,19 @@ impl Executable {
         prepare(&file);
         drop(file);
         Running {
-            child: serve(&path),
+            program: TestProgram::start_at(&path, |_| ()),
             _dir: dir,
         }
     }
 }
 
-/// Returns once it is ready.
-fn serve(path: &Path) -> Child {
-    use std::io::{BufRead as _, BufReader};
-    let mut command = Command::new(path);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("the kernel takes it");
-    let mut line = String::new();
-    let out = child.stdout.as_mut().expect("it is piped");
-    BufReader::new(out).read_line(&mut line).expect("it runs");
-    assert!(line.starts_with("ready"), "{line:?}");
-    child
-}
-
 impl Running {
     fn dry_run(&self, under: &[&str]) -> Outcome {
         let output = output_dir();
-        Attach::to(self.child.id(), output.path())
+        Attach::to(self.program.pid(), output.path())
             .arg("--dry-run")
             .under(under)
             .outcome()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

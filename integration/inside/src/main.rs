@@ -18,10 +18,8 @@ use std::{
 };
 
 use dial9::{Dial9Handle, Dial9HandleTokioExt as _, DiskBuffer, TokioAttachOptions, recorder};
-use testprogs::{quiet, script};
+use testprogs::{amount::Amount, quiet, script};
 use tokio::runtime::Builder;
-
-use crate::work::Amount;
 
 /// dial9 flushes in the end what is left.
 const SHUTDOWN: Duration = Duration::from_secs(20);

@@ -12,23 +12,12 @@ use std::{
     time::Duration,
 };
 
+use testprogs::amount::Amount;
 use tokio::{
     sync::{Mutex, Notify, Semaphore, mpsc, oneshot},
     task::{self, JoinHandle, JoinSet},
     time,
 };
-
-/// How much of everything.
-#[derive(Clone, Copy)]
-pub struct Amount {
-    pub percent: u64,
-}
-
-impl Amount {
-    fn of(self, number: u64) -> u64 {
-        (number * self.percent / 100).max(1)
-    }
-}
 
 /// Tasks that wait.
 pub struct Alive {

@@ -3,6 +3,7 @@
 //! In: futures to spawn. Out: one line of truth for each task. Never: a wake,
 //! a poll or a spawn that it does not count, nor anything of the tracer.
 
+pub mod amount;
 pub mod count;
 pub mod quiet;
 pub mod script;

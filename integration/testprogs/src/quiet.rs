@@ -2,10 +2,12 @@
 //!
 //! In: `/proc/self/task`. Out: the knowledge that no other thread runs. Never:
 //! a guess from the clock.
+//!
+//! `matrix/counted.rs` includes this file and `script.rs`, and is compiled by Rust 1.63.
 
 use std::{fs, io, process, thread, time::Duration};
 
-const SAMPLES: u32 = 8;
+const SAMPLES: u32 = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
 

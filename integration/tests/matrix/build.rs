@@ -18,8 +18,12 @@ use crate::{
     compilers::{Unpacked, run},
 };
 
-/// Of the program's source.
-const PROGRAM: &str = "matrix/counted.rs";
+/// The program's source, and what it includes.
+const SOURCES: [&str; 3] = [
+    "matrix/counted.rs",
+    "testprogs/src/quiet.rs",
+    "testprogs/src/script.rs",
+];
 /// Where one is named, static executables are possible.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -30,11 +34,13 @@ pub(crate) fn folder() -> Result<PathBuf> {
 
 /// The binary of a cell, built now if it is not there and `may_build`.
 pub(crate) fn build(cell: Cell, may_build: bool) -> Result<PathBuf> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM);
-    let manifest = cell.manifest(&program);
+    let sources = SOURCES.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    let manifest = cell.manifest(&sources[0]);
     let mut hash = DefaultHasher::new();
-    let source = fs::read(&program)?;
-    (&manifest, cell.flags(), cell.features(), source).hash(&mut hash);
+    (&manifest, cell.flags(), cell.features()).hash(&mut hash);
+    for source in &sources {
+        fs::read(source)?.hash(&mut hash);
+    }
     let name = format!("{}-{:016x}", cell.name(), hash.finish());
     let binary = folder()?.join("bin").join(name);
     if !binary.is_file() {

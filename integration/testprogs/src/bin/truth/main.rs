@@ -15,7 +15,7 @@ mod work;
 
 use std::{env, panic, path::PathBuf};
 
-use testprogs::{count, quiet, script};
+use testprogs::{amount::Amount, count, quiet, script};
 use tokio::runtime;
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
     script::expect("go");
 
     count::begin();
-    let alive = runtime.block_on(work::run(alive, work::Amount { percent }));
+    let alive = runtime.block_on(work::run(alive, Amount { percent }));
     hammer::run(&runtime, percent);
     abort::run(&runtime, alive);
     count::conclude(&path, "done");

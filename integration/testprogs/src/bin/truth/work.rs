@@ -12,6 +12,7 @@ use std::{
 };
 
 use testprogs::{
+    amount::Amount,
     count,
     spin::{Burst, ByRef, ByValue, SelfWake, Spin},
 };
@@ -25,18 +26,6 @@ use tokio::{
 };
 
 use crate::{alive::Alive, twins};
-
-/// How much of everything.
-#[derive(Clone, Copy)]
-pub struct Amount {
-    pub percent: u64,
-}
-
-impl Amount {
-    fn of(self, number: u64) -> u64 {
-        (number * self.percent / 100).max(1)
-    }
-}
 
 /// Does it all, and gives back what is still to be used.
 pub async fn run(mut alive: Alive, amount: Amount) -> Alive {
