@@ -214,16 +214,41 @@ fn is_slot_zero(instruction: &Instruction) -> bool {
         && code::based_memory(instruction, 0).is_some()
 }
 
-/// The site for the end of the poll called at `call`: the first emulated
-/// instruction after it, before the stack pointer changes or control goes
-/// elsewhere; else the next instruction.
+/// The site for the end of the call at `call`: the first emulated instruction after
+/// it, before the stack pointer changes or control goes elsewhere; else the next
+/// instruction.
 pub(crate) fn site_after(image: &Image<'_>, probe: Probe, call: u64) -> Option<Site> {
+    let mut effects = Effects::new();
+    let goes_on = |instruction: &Instruction| {
+        instruction.flow_control() == FlowControl::Next && !effects.moves_stack(instruction)
+    };
+    first_emulated(image, probe, call, goes_on)
+}
+
+/// The same, wherever the stack pointer is then, and also behind the calls that
+/// follow.
+pub(crate) fn site_behind(image: &Image<'_>, probe: Probe, call: u64) -> Option<Site> {
+    let goes_on = |instruction: &Instruction| {
+        let flow = instruction.flow_control();
+        matches!(
+            flow,
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall
+        )
+    };
+    first_emulated(image, probe, call, goes_on)
+}
+
+fn first_emulated(
+    image: &Image<'_>,
+    probe: Probe,
+    call: u64,
+    mut goes_on: impl FnMut(&Instruction) -> bool,
+) -> Option<Site> {
     let function = image.function_at(call)?;
     let mut instructions = Vec::new();
     let end = function.end.min(call.saturating_add(MAX_END_BYTES));
     code::decode(image, &(call..end), &mut instructions);
     let after = instructions.get(1..)?;
-    let mut effects = Effects::new();
     let mut chosen = after.first()?;
     for instruction in after.iter().take(MAX_DISTANCE) {
         let class = code::class(image, instruction);
@@ -231,7 +256,7 @@ pub(crate) fn site_after(image: &Image<'_>, probe: Probe, call: u64) -> Option<S
             chosen = instruction;
             break;
         }
-        if instruction.flow_control() != FlowControl::Next || effects.moves_stack(instruction) {
+        if !goes_on(instruction) {
             break;
         }
     }

@@ -158,6 +158,15 @@ pub(crate) fn decode(
     bytes.len() as u64 == length
 }
 
+/// The instruction at an address.
+pub(crate) fn instruction_at(image: &Image<'_>, address: u64) -> Option<Instruction> {
+    const LONGEST_BYTES: u64 = 15;
+    let mut instructions = Vec::new();
+    let range = address..address.saturating_add(LONGEST_BYTES);
+    decode(image, &range, &mut instructions);
+    instructions.first().copied()
+}
+
 /// Where a direct branch or call goes, also through a pointer table (`call
 /// [rip+x]`).
 pub(crate) fn direct_target(image: &Image<'_>, instruction: &Instruction) -> Option<u64> {

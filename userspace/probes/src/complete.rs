@@ -52,7 +52,6 @@ pub(crate) fn find(
     misses: &mut Vec<Miss>,
 ) -> bool {
     let mut search = Search::of(image);
-    search.named = names::functions(image, "complete", is_complete).unwrap_or_default();
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut missing = 0;
     for (index, found) in vtables.iter().enumerate() {
@@ -104,9 +103,9 @@ struct Search<'image, 'data> {
     steps: usize,
     remembered: usize,
     ways: usize,
-    /// By their symbols: without optimization the change of the state is in
-    /// functions further down.
-    named: BTreeSet<u64>,
+    /// By their symbols, once they are asked for: without optimization the change of
+    /// the state is in functions further down.
+    named: Option<BTreeSet<u64>>,
 }
 
 /// Whether this is `Harness<T, S>::complete`.
@@ -122,7 +121,7 @@ impl<'image, 'data> Search<'image, 'data> {
             steps: MAX_STEPS,
             remembered: MAX_REMEMBERED,
             ways: MAX_WAYS,
-            named: BTreeSet::new(),
+            named: None,
         }
     }
 
@@ -133,7 +132,7 @@ impl<'image, 'data> Search<'image, 'data> {
             return None;
         }
         let by_shape = self.of_both(found, Self::completes);
-        by_shape.or_else(|| self.of_both(found, |search, address| search.named.contains(&address)))
+        by_shape.or_else(|| self.of_both(found, Self::is_named))
     }
 
     /// The one function that `is_it` among those called from both functions of
@@ -189,6 +188,12 @@ impl<'image, 'data> Search<'image, 'data> {
                 let callee = self.function(callee);
                 callee.transitions && callee.is_bare
             })
+    }
+
+    fn is_named(&mut self, address: u64) -> bool {
+        let image = self.image;
+        let find = || names::functions(image, "complete", is_complete).unwrap_or_default();
+        self.named.get_or_insert_with(find).contains(&address)
     }
 
     /// Takes so many steps, unless they are too many.

@@ -182,14 +182,8 @@ fn yields_of(image: &Image<'_>, yields: &BTreeSet<(u64, u64)>, address: u64) -> 
 }
 
 fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {
-    const CALL_BYTES: u64 = 6;
-    let mut instructions = Vec::new();
-    code::decode(
-        image,
-        &(call..call.saturating_add(CALL_BYTES)),
-        &mut instructions,
-    );
-    let park = code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)?;
+    let instruction = code::instruction_at(image, call)?;
+    let park = code::site(image, Probe::Park, &instruction, Cookie::EMPTY)?;
     Some([park, calls::site_after(image, Probe::Unpark, call)?])
 }
 

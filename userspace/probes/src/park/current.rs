@@ -6,7 +6,8 @@
 //!
 //! `runtime/scheduler/current_thread/mod.rs`: `block_on` calls it when it has nothing
 //! to do, once for each time that Tokio calls its own hooks. It has one copy, and
-//! callers for each type of future that is blocked on.
+//! callers for each type of future that is blocked on. Others may come to where a call
+//! ends, such as after `park_yield`: an unpark without a park is no event.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +18,13 @@ use crate::calls;
 use crate::code;
 use crate::elf::Image;
 use crate::names;
-use crate::plan::{InstructionClass, Miss, Probe, Site};
+use crate::plan::{Miss, Probe, Site};
 
 /// A part of the symbol, legacy or v0.
 const PART: &str = "7Context4park";
 /// The function, with its type as legacy symbols spell it.
 pub(crate) const CURRENT_THREAD_PARK: &str =
     "tokio::runtime::scheduler::current_thread::Context::park";
-/// How many instructions after a call are looked at.
-const MAX_DISTANCE: usize = 16;
 /// Calls that are looked at; a program has a few for each future blocked on.
 const MAX_CALLS: usize = 1 << 14;
 
@@ -95,8 +94,14 @@ impl CurrentThreadParks {
         if self.has_tail_call || self.calls.is_empty() || self.calls.len() > MAX_CALLS {
             return Err("the calls of current_thread::Context::park cannot be told");
         }
-        let begins = self.functions.iter().map(|&park| entry(image, park));
-        let ends = self.calls.iter().map(|&call| end(image, call));
+        let begins = self.functions.iter().map(|&park| {
+            let first = code::instruction_at(image, park)?;
+            code::site(image, Probe::Park, &first, Cookie::EMPTY)
+        });
+        let ends = self
+            .calls
+            .iter()
+            .map(|&call| calls::site_behind(image, Probe::Unpark, call));
         let sites: Option<Vec<Site>> = begins.chain(ends).collect();
         sites.ok_or("a call of current_thread::Context::park has no usable end")
     }
@@ -116,40 +121,4 @@ fn add(misses: &mut Vec<Miss>, probe: Probe, reason: &str) {
 /// Legacy symbols spell the path, v0 symbols put the type in angle brackets.
 fn is_park(name: &str) -> bool {
     name.replace(['<', '>'], "") == CURRENT_THREAD_PARK
-}
-
-fn entry(image: &Image<'_>, function: u64) -> Option<Site> {
-    const LONGEST_BYTES: u64 = 15;
-    let mut instructions = Vec::new();
-    let first = function..function.saturating_add(LONGEST_BYTES);
-    code::decode(image, &first, &mut instructions);
-    code::site(image, Probe::Park, instructions.first()?, Cookie::EMPTY)
-}
-
-/// The first emulated instruction that every return of the call comes to, also behind
-/// the calls that follow it; else the next instruction. Others may come to it, such as
-/// after `park_yield`: an unpark without a park is no event.
-fn end(image: &Image<'_>, call: u64) -> Option<Site> {
-    let mut instructions = Vec::new();
-    code::decode(image, &image.function_at(call)?, &mut instructions);
-    let goes_on = |it: &Instruction| {
-        let flow = it.flow_control();
-        matches!(
-            flow,
-            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall
-        )
-    };
-    let is_emulated = |it: &Instruction| {
-        let class = code::class(image, it);
-        class.is_some_and(|class| class != InstructionClass::SingleStepped)
-    };
-    let mut after = instructions.iter().skip_while(|it| it.ip() <= call);
-    let found = after
-        .by_ref()
-        .take(MAX_DISTANCE)
-        .find(|it| is_emulated(it) || !goes_on(it));
-    match found.filter(|it| is_emulated(it)) {
-        Some(found) => code::site(image, Probe::Unpark, found, Cookie::EMPTY),
-        None => calls::site_after(image, Probe::Unpark, call),
-    }
 }
