@@ -29,7 +29,8 @@ Exit codes:
   4  the kernel or its policy refuses
   5  no such target: never there, gone before attach ended, a kernel thread, not
      to be run
-  6  nothing to trace in it: not Tokio, not optimized, not x86-64
+  6  nothing to trace in it: not Tokio, not optimized, not x86-64, not sound, too
+     large
   7  done, but records were lost
 The first that applies from 1 to 6, else 7, else 0.
 `run`: where that is 0, the exit code of the program, or 128 and its signal.

@@ -172,7 +172,7 @@ impl Flight {
     /// Tells a line what to look out for.
     pub(crate) fn prepare(&self, line: &mut Line) {
         if let Some(poll) = self.settings.poll {
-            line.watch_polls(u64::try_from(poll.as_nanos()).unwrap_or(u64::MAX));
+            line.watch_polls(ns(poll));
         }
     }
 
@@ -242,7 +242,7 @@ impl Flight {
                     self.dumped.events += closed.events();
                     dispatch.hand_over(closed);
                 }
-                Err(error) => failure = Some(format!("{error}: {}", error.source)),
+                Err(error) => failure = Some(error.in_full()),
             }
         }
         (self.dumped, failure)
@@ -305,8 +305,7 @@ impl Flight {
         self.said.push(format!("dumping {text}"));
         dump.text = Some(text);
         self.dumped.dumps += 1;
-        let window_ns = u64::try_from(self.settings.window.as_nanos()).unwrap_or(u64::MAX);
-        self.quiet_until_ns = dump.until_ns.saturating_add(window_ns);
+        self.quiet_until_ns = dump.until_ns.saturating_add(ns(self.settings.window));
     }
 
     /// Gives the segments of the dump a file and hands them on.
@@ -318,8 +317,7 @@ impl Flight {
             if let Err(error) = closed.place(&self.dir) {
                 dump.leaving.push_front(closed);
                 dump.retry_ns = now_ns.saturating_add(RETRY_NS);
-                let failure = format!("{error}: {}", error.source);
-                self.said.extend(dump.wait_for(&failure));
+                self.said.extend(dump.wait_for(&error.in_full()));
                 return;
             }
             let sealed = closed.sealed();
@@ -369,8 +367,7 @@ impl Flight {
     /// under way will take goes only for want of room.
     fn trim(&mut self, active_bytes: u64, now_ns: u64) {
         let is_wanted = self.is_collecting();
-        let window_ns = u64::try_from(self.settings.window.as_nanos()).unwrap_or(u64::MAX);
-        let since_ns = now_ns.saturating_sub(window_ns);
+        let since_ns = now_ns.saturating_sub(ns(self.settings.window));
         let is_old = |closed: &mut ClosedSegment| closed.sealed().ended.mono_ns < since_ns;
         while !is_wanted && self.held.pop_front_if(is_old).is_some() {}
         while self.bytes() + active_bytes > self.settings.bytes && self.held.pop_front().is_some() {
@@ -416,6 +413,10 @@ impl FromStr for Noted {
             text: text.to_owned(),
         })
     }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Segments, oldest first, in a few words.

@@ -20,7 +20,7 @@ use dial9_bpf_ship::{
 };
 use dial9_bpf_trace::{
     recover,
-    segment::{ClosedSegment, CompressedSegment, Evicted, SegmentError},
+    segment::{ClosedSegment, CommitError, CompressedSegment, Evicted, SegmentError},
     spool::{Segment, Spool},
 };
 
@@ -92,7 +92,11 @@ impl Outbox {
 
     fn commit(&mut self, closed: ClosedSegment) -> Result<(), SegmentError> {
         let index = closed.sealed().index;
-        let error = match closed.commit() {
+        let CommitError {
+            segment,
+            action,
+            source,
+        } = match closed.commit() {
             Ok(sealed) => {
                 self.own_from = self
                     .own_from
@@ -103,19 +107,19 @@ impl Outbox {
             }
             Err(error) => error,
         };
-        let path = error.segment.path();
-        let reason = format!("{error}: {}", error.source);
-        let segment = error.segment;
+        let path = segment.path();
+        let error = SegmentError {
+            action,
+            path,
+            source,
+        };
+        let reason = error.in_full();
         self.tell(if error.source.kind() == std::io::ErrorKind::NotFound {
             Notice::Lost { segment, reason }
         } else {
             Notice::Uncommitted { segment, reason }
         });
-        Err(SegmentError {
-            action: error.action,
-            path,
-            source: error.source,
-        })
+        Err(error)
     }
 
     fn enforce(&mut self) -> Result<(), SegmentError> {

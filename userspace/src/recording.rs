@@ -263,7 +263,7 @@ impl Recording {
         if self.outage.is_none()
             && let Some((_, error)) = self.line.outage()
         {
-            self.outage = Some(anyhow!("{error}: {}", error.source));
+            self.outage = Some(anyhow::Error::msg(error.in_full()));
         }
     }
 }

@@ -13,17 +13,12 @@ use signal_hook::{
     flag,
 };
 
-/// Set by each of the signals. A file that reaches its size limit is an error
-/// of its write, not a signal that ends us.
+/// Set by each of the signals.
 ///
 /// # Errors
 /// The system's.
 pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    flag::register(SIGXFSZ, Arc::default())?;
-    for signal in [SIGINT, SIGTERM, SIGQUIT] {
-        flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = set_by(&[SIGINT, SIGTERM, SIGQUIT])?;
     if !is_ignored(&fs::read_to_string("/proc/self/status")?, SIGHUP) {
         flag::register(SIGHUP, Arc::clone(&stop))?;
     }
@@ -35,10 +30,16 @@ pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
 /// # Errors
 /// The system's.
 pub(crate) fn keyboard() -> io::Result<Arc<AtomicBool>> {
+    set_by(&[SIGINT, SIGQUIT])
+}
+
+/// A file that reaches its size limit is an error of its write, not a signal that ends
+/// us.
+fn set_by(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     flag::register(SIGXFSZ, Arc::default())?;
-    for signal in [SIGINT, SIGQUIT] {
-        flag::register(signal, Arc::clone(&stop))?;
+    for signal in signals {
+        flag::register(*signal, Arc::clone(&stop))?;
     }
     Ok(stop)
 }

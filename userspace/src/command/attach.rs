@@ -294,7 +294,7 @@ fn report(found: &Found, uploads: bool) {
         ));
     }
     for error in failed {
-        stderr::say(format_args!("{error}: {}", error.source));
+        stderr::say(error.in_full());
     }
 }
 

@@ -55,6 +55,13 @@ pub struct SegmentError {
     pub source: io::Error,
 }
 
+impl SegmentError {
+    /// The error and its cause on one line.
+    pub fn in_full(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+}
+
 /// A segment that is being written.
 #[derive(Debug)]
 pub struct ActiveSegment {

@@ -40,7 +40,7 @@ impl From<io::Error> for Stuck {
 
 impl From<SegmentError> for Stuck {
     fn from(error: SegmentError) -> Self {
-        Self::Local(format!("{error}: {}", error.source))
+        Self::Local(error.in_full())
     }
 }
 
