@@ -9,7 +9,9 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::segment::open_regular;
 
 /// Why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +120,7 @@ impl DirectoryLock {
             path: path.clone(),
             source,
         };
-        let file = match File::open(&path) {
+        let file = match open_regular(&path, OFlags::RDONLY) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(io(source)),
@@ -147,7 +149,8 @@ fn spool_path(dir: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Option<Holder> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let file = open_regular(path, OFlags::RDONLY).ok()?;
+    let text = io::read_to_string(file).ok()?;
     let mut lines = text.lines();
     Some(Holder {
         pid: lines.next()?.trim().parse().ok()?,
@@ -228,6 +231,17 @@ mod tests {
         std::fs::write(dir.path().join(".dial9-bpf.lock"), "1").unwrap();
         assert_eq!(holder(), None);
         DirectoryLock::take_spool(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_in_the_locks_place_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        crate::fixtures::fifo(&spool_path(dir.path()));
+        let error = DirectoryLock::spool_holder(dir.path()).unwrap_err();
+        let LockError::Io { source, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(source.to_string(), "not a regular file");
     }
 
     #[test]
