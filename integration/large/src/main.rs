@@ -1,12 +1,11 @@
 //! A program of 100 MB with 2,000 task types.
 //!
-//! In: nothing. Out: `ready PID` once a task of each type has run; it ends with
-//! its standard input. All of it is loaded: 2,000 tasks with all that Tokio
+//! In: nothing. Out: `ready PID` once a task of each type has run; it ends with the next
+//! line of its standard input. All of it is loaded: 2,000 tasks with all that Tokio
 //! makes for each, and padding with the shapes of code, constants, relocated
 //! words, unwind tables and symbols.
 
 use std::hint::black_box;
-use std::io::Read as _;
 
 use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, yield_now};
@@ -38,7 +37,7 @@ fn main() {
     });
     assert_eq!(sum, (0..2_000).sum());
     println!("ready {}", std::process::id());
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 /// One task of each type.
