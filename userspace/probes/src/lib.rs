@@ -17,6 +17,8 @@ mod entry;
 mod error;
 mod graph;
 mod inlined;
+#[allow(dead_code, reason = "parks and spawns are to use it")]
+mod locations;
 mod names;
 mod panics;
 mod park;
