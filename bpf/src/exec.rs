@@ -1,8 +1,10 @@
-//! The end of the target's program by exec: the process stays, with its pid.
+//! The end of a program by exec, the target's or that of a process that it forked:
+//! the process stays, with its pid.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use crate::{
+    fork::executed,
     maps::{end_hits, sched_tgid},
     sched::tgid,
 };
@@ -15,8 +17,11 @@ use crate::{
 /// nothing
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn sched_process_exec(ctx: BtfTracePointContext) -> i32 {
-    if tgid(ctx.arg(0)) == sched_tgid() {
+    let pid = tgid(ctx.arg(0));
+    if pid == sched_tgid() {
         end_hits();
+    } else {
+        executed(pid);
     }
     0
 }

@@ -7,10 +7,12 @@ use dial9_bpf_abi::record::{Exit, RecordKind, Signal};
 
 use crate::{
     filter::traced,
+    fork::ended,
     maps::{
         action_handler_offset, info_address_offset, info_code_offset, signal_live_offset,
         signal_status_offset, task_signal_offset,
     },
+    sched::tgid,
 };
 
 /// Signals up to 31 whose default action does not end the process: `SIGCHLD`,
@@ -20,16 +22,14 @@ use crate::{
 const NOT_TOLD: u32 =
     1 << 9 | 1 << 17 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 23 | 1 << 28;
 
-/// A thread exits; told if it is the target's last.
+/// A thread exits; told if it is the target's last, and noted if it is that of a
+/// process that the target forked.
 ///
 /// Hook: BTF tracepoint `sched_process_exit(task, …)`, which runs in the thread
 /// after it has left `signal->live` (kernel/exit.c, `do_exit`) · Emits: [`Exit`],
 /// 24 bytes; two where the last two threads exit at the same moment
 #[btf_tracepoint(function = "sched_process_exit")]
 pub fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
-    let Some(hit) = traced(RecordKind::EXIT) else {
-        return 0;
-    };
     let task: *const u8 = ctx.arg(0);
     // SAFETY: a trusted `task_struct`, and this kernel's offsets.
     let (live, status) = unsafe {
@@ -42,6 +42,10 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     if live != 0 {
         return 0;
     }
+    let Some(hit) = traced(RecordKind::EXIT) else {
+        ended(tgid(task));
+        return 0;
+    };
     hit.emit::<Exit>(0, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).status).write(u64::from(status)) }

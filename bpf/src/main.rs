@@ -15,6 +15,7 @@
 mod emit;
 mod exec;
 mod filter;
+mod fork;
 mod known;
 mod life;
 mod maps;

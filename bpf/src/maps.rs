@@ -3,9 +3,10 @@
 use aya_ebpf::{
     btf_maps::{ArrayOfMaps, RingBuf},
     macros::{btf_map, map},
-    maps::{Array, PerCpuArray},
+    maps::{Array, HashMap, PerCpuArray},
 };
 use dial9_bpf_abi::{
+    fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::COUNTERS,
     thread::{LostHits, OnCpu, SLOTS},
@@ -40,6 +41,14 @@ pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0)
 #[map]
 pub static EXECUTED: Array<u32> = Array::with_max_entries(1, 0);
 
+/// When a process was forked that is still a copy of the target, by its id.
+#[map]
+pub static FORKED: HashMap<u32, u64> = HashMap::with_max_entries(MAX_FORKED, 0);
+
+/// Forks, by `fork::ForkCount`.
+#[map]
+pub static FORKS: Array<u64> = Array::with_max_entries(FORK_COUNTS, 0);
+
 /// The process whose hits count, or `NO_TARGET`; alone in `.data`, where the
 /// loader sets it, so that all programs begin and end at one moment. They also
 /// end when the target executes another program.
@@ -61,6 +70,9 @@ static TASK_TGID: u32 = 0;
 /// Offset of `pid` in `struct task_struct`, bytes.
 #[unsafe(no_mangle)]
 static TASK_PID: u32 = 0;
+/// Offset of `mm` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_MM: u32 = 0;
 /// Offset of `se.sum_exec_runtime` in `struct task_struct`, bytes.
 #[unsafe(no_mangle)]
 static TASK_CPU_NS: u32 = 0;
@@ -139,6 +151,11 @@ pub fn task_tgid_offset() -> usize {
 #[inline(always)]
 pub fn task_pid_offset() -> usize {
     global(&TASK_PID) as usize
+}
+
+#[inline(always)]
+pub fn task_mm_offset() -> usize {
+    global(&TASK_MM) as usize
 }
 
 #[inline(always)]

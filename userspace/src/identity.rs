@@ -75,6 +75,7 @@ pub(crate) fn metadata(
             build_id: plan.build_id.clone(),
         },
         absent,
+        forked: 0,
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
-/// tracepoints on switches, exits, signals and the target's exec.
-pub(crate) const PROGRAMS: [&str; 13] = [
+/// tracepoints on switches, forks, exits, signals and execs.
+pub(crate) const PROGRAMS: [&str; 14] = [
     "panic_location",
     "panic_message",
     "park",
@@ -17,6 +17,7 @@ pub(crate) const PROGRAMS: [&str; 13] = [
     "poll_start",
     "sched_process_exec",
     "sched_process_exit",
+    "sched_process_fork",
     "sched_switch",
     "signal_deliver",
     "spawn",

@@ -7,6 +7,7 @@
 #![no_std]
 
 pub mod cookie;
+pub mod fork;
 pub mod known;
 pub mod limits;
 pub mod loss;

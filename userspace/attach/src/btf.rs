@@ -29,6 +29,8 @@ pub struct TaskOffsets {
     pub tgid: u32,
     /// `pid`: the thread id.
     pub pid: u32,
+    /// `mm`.
+    pub mm: u32,
     /// `se.sum_exec_runtime`.
     pub cpu_ns: u32,
 }
@@ -38,6 +40,7 @@ impl TaskOffsets {
         Some(Self {
             tgid: btf.offset("task_struct", &["tgid"])?,
             pid: btf.offset("task_struct", &["pid"])?,
+            mm: btf.offset("task_struct", &["mm"])?,
             cpu_ns: btf.offset("task_struct", &["se", "sum_exec_runtime"])?,
         })
     }

@@ -8,6 +8,7 @@ pub mod baseline;
 pub mod btf;
 pub mod error;
 mod file;
+pub mod forks;
 pub mod keep;
 mod link;
 mod maps;

@@ -22,15 +22,18 @@ use crate::{AttachError, link::LinkKind, privilege, sys};
 pub(crate) const SCHED_SWITCH: &str = "sched_switch";
 /// The same of the program that sees the target's exec.
 pub(crate) const SCHED_PROCESS_EXEC: &str = "sched_process_exec";
+/// The same of those that see exits and forks.
+pub(crate) const SCHED_PROCESS_EXIT: &str = "sched_process_exit";
+pub(crate) const SCHED_PROCESS_FORK: &str = "sched_process_fork";
 
-/// What is absent where that program was refused, and why.
+/// What is absent where the one for execs was refused, and why.
 pub(crate) fn exec_unseen(reason: &str) -> (&'static str, String) {
     let late = "an exec of the target is noticed a second late, or not at all";
     ("exec", format!("{late}: {reason}"))
 }
 
-/// Names of the programs that tell how the target ends.
-pub(crate) const LIFE: [&str; 2] = ["sched_process_exit", "signal_deliver"];
+/// Names of the programs that tell how the target ends, and what it forks.
+pub(crate) const LIFE: [&str; 3] = [SCHED_PROCESS_EXIT, "signal_deliver", SCHED_PROCESS_FORK];
 
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {
@@ -194,7 +197,9 @@ impl Programs {
 /// The fd of a map of the types that the object declares.
 fn map_fd(map: &Map) -> Option<RawFd> {
     let data: &MapData = match map {
-        Map::Array(data) | Map::PerCpuArray(data) | Map::ArrayOfMaps(data) => data,
+        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::ArrayOfMaps(data) => {
+            data
+        }
         _ => return None,
     };
     Some(data.fd().as_fd().as_raw_fd())

@@ -372,6 +372,7 @@ fn load_maps(
         .override_global("SCHED_TGID", &tgid, true)
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_PID", &offsets.pid, true)
+        .override_global("TASK_MM", &offsets.mm, true)
         .override_global("TASK_CPU_NS", &offsets.cpu_ns, true)
         .override_global("TASK_SIGNAL", &life.signal, true)
         .override_global("SIGNAL_LIVE", &life.live, true)

@@ -223,6 +223,12 @@ impl Line {
         }
     }
 
+    /// Takes note of how many processes the target has forked so far: the segment's
+    /// end says it.
+    pub fn note_forked(&mut self, forked: u64) {
+        self.output.note_forked(forked);
+    }
+
     /// Takes note of an eviction: the next segment that ends tells it.
     pub fn evicted(&mut self, evicted: Evicted) {
         self.output.evicted(evicted);

@@ -27,6 +27,9 @@ pub struct Metadata {
     pub target: Target,
     /// Probes without a site, by name, and why.
     pub absent: Vec<(String, String)>,
+    /// Processes so far that come from forks of the target and have executed no
+    /// program; 0 also where that is not known.
+    pub forked: u64,
 }
 
 /// Identity of the traced process.
@@ -85,6 +88,7 @@ impl Metadata {
             tokio_version,
             target,
             absent,
+            forked,
         } = self;
         entries.put_known("service", service.as_ref());
         entries.put_known("instance", instance.as_ref());
@@ -105,6 +109,9 @@ impl Metadata {
         entries.put("dial9-bpf.cpu_time", CPU_TIME_NOTE);
         for (probe, reason) in absent {
             entries.put(&format!("dial9-bpf.absent.{probe}"), reason);
+        }
+        if *forked > 0 {
+            entries.put("dial9-bpf.forked", forked);
         }
         entries.0
     }

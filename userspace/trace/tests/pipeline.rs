@@ -34,6 +34,7 @@ fn metadata() -> Metadata {
             exe: "/srv/app".into(),
             build_id: None,
         },
+        forked: 0,
         absent: vec![("spawn".into(), "not in this binary".into())],
     }
 }

@@ -218,6 +218,11 @@ impl Output {
         }
     }
 
+    /// Processes that the target has forked so far; the segment's end tells it.
+    pub(super) fn note_forked(&mut self, forked: u64) {
+        self.metadata.forked = forked;
+    }
+
     /// Why segments in memory are wanted that start before a time: their ends tell
     /// it.
     pub(super) fn want(&mut self, until_ns: u64, reason: String) {
