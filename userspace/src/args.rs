@@ -88,7 +88,7 @@ pub(crate) struct RunArgs {
 }
 
 /// How a process is recorded.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RecordArgs {
     /// Directory for the segments; made if absent.
     #[arg(long, value_name = "DIR", default_value = "dial9-traces")]
@@ -163,6 +163,19 @@ pub(crate) struct RecordArgs {
     /// Write the last seconds also when a poll of a task has taken so long.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "on_demand")]
     pub(crate) on_demand_poll: Option<Duration>,
+    /// Record what the target forks as well, each process by a recorder of its own
+    /// into DIR/fork-PID, at most N at a time, 16 unless it is given.
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "16",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub(crate) follow_forks: Option<u16>,
+    /// Record this process, which the target has forked, for the recorder of that.
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) forked: Option<NonZeroU32>,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]
@@ -320,6 +333,8 @@ mod tests {
             ("--ring-bytes", "1"),
             ("--ring-bytes", "4095"),
             ("--ring-bytes", "many"),
+            ("--follow-forks", "0"),
+            ("--follow-forks", "1025"),
             ("--on-demand", "999ms"),
             ("--on-demand-bytes", "8388607"),
             ("--on-demand-poll", "0s"),

@@ -4,4 +4,5 @@ pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod convert;
 pub(crate) mod dump;
+pub(crate) mod forked;
 pub(crate) mod run;

@@ -40,6 +40,13 @@ pub(crate) const fn of_recording(lost: u64, undecoded: u64) -> u8 {
     }
 }
 
+/// Of two exit codes the one that is documented to apply.
+pub(crate) fn first(one: u8, other: u8) -> u8 {
+    let codes = [one, other];
+    let failed = codes.into_iter().filter(|code| *code != DONE);
+    failed.min().unwrap_or(DONE)
+}
+
 /// The exit code of a failure.
 pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<AttachError>() {
@@ -210,5 +217,8 @@ mod tests {
         assert_eq!(of_recording(0, 0), DONE);
         assert_eq!(of_recording(1, 0), LOST);
         assert_eq!(of_recording(0, 1), LOST);
+        assert_eq!(first(DONE, LOST), LOST);
+        assert_eq!(first(LOST, KERNEL), KERNEL);
+        assert_eq!(first(DONE, DONE), DONE);
     }
 }

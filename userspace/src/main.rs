@@ -9,6 +9,8 @@ mod descriptors;
 mod dispatch;
 mod exit;
 mod flight;
+mod follow;
+mod forks;
 mod identity;
 mod keep;
 mod launch;

@@ -94,6 +94,12 @@ impl Recording {
         self.line.note_absent(absent);
     }
 
+    /// Takes note of how many processes the target has forked; the segment's end
+    /// says it.
+    pub(crate) fn note_forked(&mut self, forked: u64) {
+        self.line.note_forked(forked);
+    }
+
     /// Bytes of all segments so far, uncompressed; of a flight recorder, of those that
     /// it has in memory.
     pub(crate) fn bytes(&self) -> u64 {

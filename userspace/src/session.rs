@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     exit,
+    forks::Forks,
     recording::{Recorded, Recording},
     status::{self, Cost, Snapshot, StatusLine},
     stderr, stdout,
@@ -58,6 +59,8 @@ pub(crate) enum Until {
     /// The duration or the target's end: the target is in the foreground, and what is
     /// said must not get into its output.
     Ended,
+    /// As [`Until::Stopped`], and what is said is for the recorder that follows.
+    Followed,
 }
 
 /// One recording of one target.
@@ -65,6 +68,7 @@ pub(crate) enum Until {
 pub(crate) struct Session<'a> {
     target: &'a Target,
     recording: Recording,
+    forks: Forks,
     cost: Option<Cost>,
     /// When the links were live.
     began: Instant,
@@ -75,13 +79,14 @@ impl<'a> Session<'a> {
     /// A recording whose links are live since `began`.
     pub(crate) fn new(
         target: &'a Target,
-        recording: Recording,
+        (recording, forks): (Recording, Forks),
         cost: Option<Cost>,
         (began, until): (Instant, Until),
     ) -> Self {
         Self {
             target,
             recording,
+            forks,
             cost,
             began,
             until,
@@ -108,15 +113,25 @@ impl<'a> Session<'a> {
         status.end();
         let Self {
             target,
-            recording,
+            mut recording,
+            mut forks,
             cost,
-            began: _,
+            began,
             until,
         } = self;
+        let goes_on = matches!(end, Ok(End::TargetExited | End::TargetExecuted));
+        let counted = forks.end(tracer, goes_on);
+        let end = end.and_then(|end| counted.map(|()| end));
+        recording.note_forked(forks.count());
         let recorded = recording.finish(tracer, stop);
         let dir = recorded.delivery.dir.display();
-        let end = end.with_context(|| format!("what was recorded is in {dir}"))?;
-        sum_up((target, cost), (end, window), recorded, until)
+        let end = end.with_context(|| format!("what was recorded is in {dir}"));
+        let forked = forks.row();
+        let code =
+            end.and_then(|end| sum_up((target, cost), (end, window), (recorded, forked), until));
+        let left = duration.map(|duration| duration.saturating_sub(began.elapsed()));
+        let followed = forks.finish(tracer, (goes_on, left, stop), stderr::say);
+        Ok(exit::first(code?, followed?))
     }
 
     /// Passes over the rings until the end.
@@ -133,9 +148,12 @@ impl<'a> Session<'a> {
             if tracer.has_executed()? {
                 return Ok(End::TargetExecuted);
             }
+            self.forks.pass(tracer)?;
             let elapsed = self.began.elapsed();
             if elapsed >= before.elapsed + STATUS_INTERVAL {
-                if let Some(text) = self.recording.tick(tracer)? {
+                let forked = self.forks.tick(tracer)?;
+                self.recording.note_forked(self.forks.count());
+                for text in self.recording.tick(tracer)?.into_iter().chain(forked) {
                     status.end();
                     stderr::say(text);
                 }
@@ -151,7 +169,7 @@ impl<'a> Session<'a> {
             if self.recording.is_stuck() {
                 return Ok(End::Stuck);
             }
-            if self.until == Until::Stopped && stop.load(Ordering::Relaxed) {
+            if self.until != Until::Ended && stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
             if duration.is_some_and(|duration| elapsed >= duration) {
@@ -183,7 +201,7 @@ impl<'a> Session<'a> {
 fn sum_up(
     (target, cost): (&Target, Option<Cost>),
     (end, window): (End, Duration),
-    recorded: Recorded,
+    (recorded, forked): (Recorded, Option<String>),
     until: Until,
 ) -> anyhow::Result<u8> {
     let Recorded {
@@ -211,13 +229,14 @@ fn sum_up(
         undecoded: finished.undecoded,
         unwritten: finished.unwritten,
         late: finished.unsorted,
+        forked,
         output: &summary::output(&finished, &delivery, dumped),
         written: dumped.map_or(stats.events.total(), |dumped| dumped.events),
         compressed_bytes: delivery.compressed_bytes(),
     };
     match until {
         Until::Stopped => stdout::print(&summary.render())?,
-        Until::Ended => stderr::say(summary.render().trim_end()),
+        Until::Ended | Until::Followed => stderr::say(summary.render().trim_end()),
     }
     match failure {
         Some(error) => Err(error),

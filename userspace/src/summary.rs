@@ -39,6 +39,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) unwritten: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,
+    /// What the target has forked, where it has.
+    pub(crate) forked: Option<String>,
     /// Events in segments.
     pub(crate) written: u64,
     /// Where it is; see [`output`].
@@ -69,6 +71,9 @@ impl Summary<'_> {
         }
         if let Some(text) = no_event(self.stats) {
             row(&mut out, "hits that are no event", &text);
+        }
+        if let Some(text) = &self.forked {
+            row(&mut out, "forked processes", text);
         }
         if let Some(text) = cost(&self.end) {
             row(&mut out, "cost", &text);
@@ -242,6 +247,7 @@ mod tests {
             undecoded: 0,
             unwritten: 0,
             late: 0,
+            forked: None,
             written: stats.events.total(),
             output: &[],
             compressed_bytes: Some(3 << 20),
@@ -297,6 +303,7 @@ mod tests {
         summary.end.lost = 5_678;
         summary.end.paid = None;
         summary.unwritten = 77;
+        summary.forked = Some("3, not traced".to_owned());
         let file = [("segment", "dial9-traces/trace.0.bin".to_owned())];
         summary.output = &file;
         summary.compressed_bytes = None;
@@ -320,6 +327,7 @@ mod tests {
           polls cut by gaps       2
           too late to be sorted   6
           out of order            3
+          forked processes        3, not traced
           segment                 dial9-traces/trace.0.bin
           size                    10.0 MiB, 8.4 bytes/event raw
         ");

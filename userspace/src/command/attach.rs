@@ -37,10 +37,12 @@ use dial9_bpf_trace::{
 
 use crate::{
     args::{AttachArgs, RecordArgs, Rotation},
+    command::forked,
     descriptors,
     dispatch::{Dispatch, Shipping},
     exit,
     flight::{self, Flight, Settings},
+    forks::{Care, Forks},
     identity,
     keep::{self, Start},
     output::Output,
@@ -63,13 +65,17 @@ const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 /// Whatever `exit::of_failure` has a code for.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<u8> {
     descriptors::raise_limit();
+    if let Some(forked) = args.record.forked {
+        return forked::run(forked.get(), &args.record);
+    }
     let pid = args.pid.get();
     let ran = if args.dry_run {
         dry_run(pid, &args.record)
     } else {
         // First, so that an interrupted start leaves nothing behind either.
         let stop = stop::flag()?;
-        record(pid, &args.record, (Until::Stopped, &stop), || {})
+        let care = care_of(&args.record);
+        record(pid, &args.record, (Until::Stopped, &stop), care, || {})
     };
     ran.map_err(descriptors::explain)
 }
@@ -83,6 +89,7 @@ pub(crate) fn record(
     pid: u32,
     args: &RecordArgs,
     (until, stop): (Until, &AtomicBool),
+    care: Care,
     attached: impl FnOnce(),
 ) -> anyhow::Result<u8> {
     let owner = Owner::behind_sudo();
@@ -134,9 +141,15 @@ pub(crate) fn record(
     output.keep();
     recording.note_absent(tracer.absent());
     let cost = prices.map(|prices| Cost::new(&plan, &prices));
-    let session = Session::new(&target, recording, cost, (began, until));
+    let session = Session::new(&target, (recording, Forks::new(care)), cost, (began, until));
     attached();
     session.run(&mut tracer, stop, args.duration)
+}
+
+/// What is done about forks.
+pub(crate) fn care_of(args: &RecordArgs) -> Care {
+    args.follow_forks
+        .map_or(Care::Tell, |limit| Care::Follow(limit.into()))
 }
 
 /// Needs no privilege but to read the target.

@@ -10,10 +10,17 @@
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 use signal_hook::{
     consts::{SIGHUP, SIGTERM},
     iterator::Signals,
@@ -21,7 +28,10 @@ use signal_hook::{
 
 use crate::{
     args::RunArgs,
-    command::attach::record,
+    command::{
+        attach::{care_of, record},
+        forked,
+    },
     descriptors, exit,
     launch::{Launched, code_of},
     session::Until,
@@ -33,17 +43,27 @@ use crate::{
 /// # Errors
 /// Whatever `exit::of_failure` has a code for.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<u8> {
+    if let Some(forked) = args.record.forked {
+        return forked::run(forked.get(), &args.record);
+    }
     let cut = stop::keyboard()?;
     // Before our limits are raised: it is to have those that we were given.
     let mut launched = Launched::hold(&args.command)?;
-    pass_on(launched.pid())?;
+    pass_on(launched.pid(), Arc::clone(&cut))?;
     descriptors::raise_limit();
-    let recorded = record(launched.pid(), &args.record, (Until::Ended, &cut), || {
-        if let Err(error) = launched.release() {
-            // The recording sees its end.
-            stderr::say(format_args!("cannot let the program go: {error}"));
-        }
-    });
+    let care = care_of(&args.record);
+    let recorded = record(
+        launched.pid(),
+        &args.record,
+        (Until::Ended, &cut),
+        care,
+        || {
+            if let Err(error) = launched.release() {
+                // The recording sees its end.
+                stderr::say(format_args!("cannot let the program go: {error}"));
+            }
+        },
+    );
     let code = recorded.map_err(descriptors::explain)?;
     let status = launched.wait()?;
     Ok(if code == exit::DONE {
@@ -53,8 +73,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<u8> {
     })
 }
 
-/// Passes on what others send us to end the program.
-fn pass_on(pid: u32) -> io::Result<()> {
+/// Passes on what others send us to end the program; once it has ended, to what follows
+/// its forks.
+fn pass_on(pid: u32, cut: Arc<AtomicBool>) -> io::Result<()> {
     let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let mut signals = Signals::new([SIGTERM, SIGHUP])?;
@@ -62,10 +83,19 @@ fn pass_on(pid: u32) -> io::Result<()> {
         .name("dial9-signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                pass(&process, signal);
+                if has_ended(&process) {
+                    cut.store(true, Ordering::Relaxed);
+                } else {
+                    pass(&process, signal);
+                }
             }
         })?;
     Ok(())
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
 }
 
 fn pass(process: &OwnedFd, signal: i32) {
