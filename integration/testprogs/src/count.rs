@@ -269,6 +269,11 @@ pub fn begin() {
     MEASURING.store(true, SeqCst);
 }
 
+/// Forgets all tasks, as a process does that was forked: they are not its own.
+pub fn forget() {
+    TASKS.lock().expect("no panic under this lock").clear();
+}
+
 /// Polls of async tasks since [`begin`].
 pub fn total_polls() -> u64 {
     let tasks = TASKS.lock().expect("no panic under this lock");
@@ -285,13 +290,8 @@ fn now_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Waits until nothing runs, writes one line a task to `path`, says `WORD POLLS`,
-/// and waits for `exit`.
-///
-/// The fields of a line are separated by tabs: id, kind, `task` or `blocking`,
-/// `before` or `after`, entries, wakes, `ended` or `alive`, and the times before
-/// its spawn and of its end. `ended` of a task from before counts only where
-/// there was an entry since [`begin`].
+/// Waits until nothing runs, writes one line a task to `path` (see [`write_truth`]),
+/// says `WORD POLLS`, and waits for `exit`.
 ///
 /// # Panics
 ///
@@ -303,7 +303,17 @@ pub fn conclude(path: &Path, word: &str) {
     script::expect("exit");
 }
 
-fn write_truth(path: &Path) -> io::Result<()> {
+/// Writes one line a task.
+///
+/// The fields of a line are separated by tabs: id, kind, `task` or `blocking`,
+/// `before` or `after`, entries, wakes, `ended` or `alive`, and the times before
+/// its spawn and of its end. `ended` of a task from before counts only where
+/// there was an entry since [`begin`].
+///
+/// # Errors
+///
+/// The system's.
+pub fn write_truth(path: &Path) -> io::Result<()> {
     let tasks = TASKS.lock().expect("no panic under this lock");
     let mut text = String::new();
     for task in tasks.iter() {
