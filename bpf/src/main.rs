@@ -12,6 +12,7 @@
 #![feature(core_intrinsics)]
 #![no_main]
 
+mod away;
 mod emit;
 mod exec;
 mod filter;

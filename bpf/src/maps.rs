@@ -9,7 +9,7 @@ use dial9_bpf_abi::{
     fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::COUNTERS,
-    thread::{LostHits, OnCpu, SLOTS},
+    thread::{Away, LostHits, OnCpu, SLOTS},
 };
 
 /// Size that the inner maps are declared with, bytes; the loader puts rings of
@@ -24,6 +24,10 @@ pub static RINGS: ArrayOfMaps<RingBuf<u8, DECLARED_RING_BYTES>, { MAX_CPUS as us
 /// The target's thread on each CPU.
 #[map]
 pub static ON_CPU: Array<OnCpu> = Array::with_max_entries(MAX_CPUS, 0);
+
+/// Threads of the target that are off their CPUs, by `thread::slot_index`.
+#[map]
+pub static AWAY: Array<Away> = Array::with_max_entries(SLOTS, 0);
 
 /// What threads lost, by `thread::slot_index`.
 #[map]
@@ -64,6 +68,24 @@ static SLEEPABLE: u32 = 0;
 /// The traced process for the scheduler's tracepoints, which run for all.
 #[unsafe(no_mangle)]
 static SCHED_TGID: u32 = 0;
+/// 1 when intervals off the CPU are recorded.
+#[unsafe(no_mangle)]
+static SCHED_RECORDS: u32 = 0;
+/// 1 when `sched_switch` has the previous thread's state as its fourth argument.
+#[unsafe(no_mangle)]
+static SCHED_HAS_STATE: u32 = 0;
+/// Offset of `__state` in `struct task_struct`, bytes; of `state` before 5.14.
+#[unsafe(no_mangle)]
+static TASK_STATE: u32 = 0;
+/// Offset of `stack` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_STACK: u32 = 0;
+/// Offset of `flags` in `struct task_struct`, bytes.
+#[unsafe(no_mangle)]
+static TASK_FLAGS: u32 = 0;
+/// Offset of `orig_ax` in `struct pt_regs`, bytes.
+#[unsafe(no_mangle)]
+static REGS_ORIG_AX: u32 = 0;
 /// Offset of `tgid` in `struct task_struct`, bytes.
 #[unsafe(no_mangle)]
 static TASK_TGID: u32 = 0;
@@ -141,6 +163,36 @@ pub fn is_sleepable() -> bool {
 #[inline(always)]
 pub fn sched_tgid() -> u32 {
     global(&SCHED_TGID)
+}
+
+#[inline(always)]
+pub fn records_sched() -> bool {
+    global(&SCHED_RECORDS) == 1
+}
+
+#[inline(always)]
+pub fn sched_has_state() -> bool {
+    global(&SCHED_HAS_STATE) == 1
+}
+
+#[inline(always)]
+pub fn task_state_offset() -> usize {
+    global(&TASK_STATE) as usize
+}
+
+#[inline(always)]
+pub fn task_stack_offset() -> usize {
+    global(&TASK_STACK) as usize
+}
+
+#[inline(always)]
+pub fn task_flags_offset() -> usize {
+    global(&TASK_FLAGS) as usize
+}
+
+#[inline(always)]
+pub fn regs_orig_ax_offset() -> usize {
+    global(&REGS_ORIG_AX) as usize
 }
 
 #[inline(always)]

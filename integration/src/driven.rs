@@ -28,6 +28,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
     let options = Options {
         ring_bytes,
         abilities,
+        sched: false,
     };
     Tracer::load(target, options).expect("the programs load")
 }

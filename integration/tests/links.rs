@@ -34,6 +34,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     let options = Options {
         ring_bytes: RING_BYTES,
         abilities,
+        sched: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer

@@ -176,10 +176,45 @@ pub(crate) struct RecordArgs {
     /// Record this process, which the target has forked, for the recorder of that.
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) forked: Option<NonZeroU32>,
+    /// What to record, separated by commas.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "tokio,sched"
+    )]
+    pub(crate) signals: Vec<Signal>,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]
     pub(crate) no_single_step: bool,
+}
+
+impl RecordArgs {
+    /// Whether a signal is wanted.
+    pub(crate) fn wants(&self, signal: Signal) -> bool {
+        self.signals.contains(&signal)
+    }
+}
+
+/// A kind of thing that is recorded, each by hooks of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Signal {
+    /// Tasks and workers: polls, wakes, spawns, ends, parks, panics
+    Tokio,
+    /// Threads off their CPUs: why, how long, who woke them
+    Sched,
+}
+
+impl Signal {
+    /// Its name on the command line and in the metadata.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tokio => "tokio",
+            Self::Sched => "sched",
+        }
+    }
 }
 
 /// When segments end.
@@ -338,6 +373,8 @@ mod tests {
             ("--on-demand", "999ms"),
             ("--on-demand-bytes", "8388607"),
             ("--on-demand-poll", "0s"),
+            ("--signals", "all"),
+            ("--signals", "tokio,gpu"),
         ] {
             let pid = if option == "--pid" {
                 &[][..]
@@ -347,7 +384,8 @@ mod tests {
             let line = [&["dial9-bpf", "attach"], pid, &[option, bad]].concat();
             let error = Cli::try_parse_from(line).expect_err(bad);
             assert_eq!(error.exit_code(), i32::from(crate::exit::USAGE), "{bad}");
-            assert!(error.to_string().contains(bad), "{error}");
+            let named = bad.rsplit(',').next().expect("there is one");
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 
@@ -368,6 +406,7 @@ mod tests {
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
         assert_eq!(args.on_demand, None);
+        assert_eq!(args.signals, [Signal::Tokio, Signal::Sched]);
     }
 
     #[test]

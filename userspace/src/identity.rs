@@ -5,13 +5,15 @@
 
 use std::{io, os::unix::fs::MetadataExt as _, path::Path};
 
-use dial9_bpf_attach::{AttachError, Target};
+use dial9_bpf_attach::{AttachError, Target, Tracer};
 use dial9_bpf_probes::plan::{Binary, Plan, Site};
 use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
 use dial9_bpf_trace::{
     location::TaskType,
     metadata::{Metadata, Target as TargetMetadata},
 };
+
+use crate::args::Signal;
 
 /// Whose the segments of a spool are, by the command line, the environment and the
 /// target.
@@ -52,14 +54,18 @@ pub(crate) fn metadata(
     target: &Target,
     plan: &Plan,
     identity: &Identity,
-    cpu_time_behind: Option<&str>,
+    (signals, tracer): (&[Signal], &Tracer),
 ) -> Metadata {
     let mut absent: Vec<(String, String)> = plan
         .misses
         .iter()
         .map(|miss| (miss.probe.name().to_owned(), miss.reason.clone()))
         .collect();
-    absent.extend(cpu_time_behind.map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())));
+    absent.extend(
+        tracer
+            .cpu_time_behind()
+            .map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())),
+    );
     Metadata {
         service: Some(identity.service.clone()),
         instance: Some(identity.instance.clone()),
@@ -74,6 +80,8 @@ pub(crate) fn metadata(
             exe: target.path().display().to_string(),
             build_id: plan.build_id.clone(),
         },
+        tells_waits: tracer.tells_waits(),
+        signals: signals.iter().map(|signal| signal.name()).collect(),
         absent,
         forked: 0,
     }

@@ -51,7 +51,7 @@ impl Start {
             }
             return Tracer::load(target, options).map(Self::Unkept);
         }
-        let place = match Place::take(target, plan, options.abilities)? {
+        let place = match Place::take(target, plan, options)? {
             Found::Tracer(tracer, until_ns) => return Ok(Self::TakenOver(*tracer, until_ns)),
             Found::Nothing(place) => place,
             Found::Other(place, dropped, reason) => {

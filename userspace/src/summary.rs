@@ -152,7 +152,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 11] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 12] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -164,6 +164,7 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 11] {
         ("unparks", events.unpark),
         ("blocking tasks", events.blocking),
         ("panics", events.panic),
+        ("off the CPU", events.off_cpu),
         ("gaps", events.gap),
     ]
 }
@@ -226,6 +227,7 @@ mod tests {
             blocking: 1_000,
             gap: 0,
             panic: 0,
+            off_cpu: 0,
             target_end: 0,
         }
     }
@@ -279,6 +281,7 @@ mod tests {
           unparks                 20,000
           blocking tasks          1,000
           panics                  0
+          off the CPU             0
           gaps                    0
           lost                    0
           hits that are no event  1,234 (other code at the instruction, or a poll that began unseen)
@@ -319,6 +322,7 @@ mod tests {
           unparks                 20,000
           blocking tasks          1,000
           panics                  0
+          off the CPU             0
           gaps                    9
           lost                    5,678
           undecoded               4

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
-/// tracepoints on switches, forks, exits, signals and execs.
-pub(crate) const PROGRAMS: [&str; 14] = [
+/// tracepoints on switches, wakes, forks, exits, signals and execs.
+pub(crate) const PROGRAMS: [&str; 15] = [
     "panic_location",
     "panic_message",
     "park",
@@ -19,6 +19,7 @@ pub(crate) const PROGRAMS: [&str; 14] = [
     "sched_process_exit",
     "sched_process_fork",
     "sched_switch",
+    "sched_waking",
     "signal_deliver",
     "spawn",
     "terminate",

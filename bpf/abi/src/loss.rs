@@ -10,11 +10,18 @@ pub enum LossCause {
     NoRing = 1,
     /// The task could not be read from the target's memory.
     UserFault = 2,
+    /// Another thread whose tid has the same low bits left its CPU meanwhile.
+    SlotTaken = 3,
 }
 
 impl LossCause {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::RingFull, Self::NoRing, Self::UserFault];
+    pub const ALL: [Self; 4] = [
+        Self::RingFull,
+        Self::NoRing,
+        Self::UserFault,
+        Self::SlotTaken,
+    ];
 
     /// The cause's name in reports and schemas.
     pub const fn name(self) -> &'static str {
@@ -22,6 +29,7 @@ impl LossCause {
             Self::RingFull => "ring-full",
             Self::NoRing => "no-ring",
             Self::UserFault => "user-fault",
+            Self::SlotTaken => "slot-taken",
         }
     }
 }

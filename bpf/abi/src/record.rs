@@ -37,9 +37,11 @@ impl RecordKind {
     pub const PANIC: Self = Self(11);
     /// A piece of a text about a panic: [`Text`].
     pub const TEXT: Self = Self(12);
+    /// A thread is on a CPU again: [`OffCpu`].
+    pub const OFF_CPU: Self = Self(13);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 11] = [
+    pub const HITS: [Self; 12] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -51,6 +53,7 @@ impl RecordKind {
         Self::SIGNAL,
         Self::PANIC,
         Self::TEXT,
+        Self::OFF_CPU,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -68,6 +71,7 @@ impl RecordKind {
             Self::SIGNAL => "signal",
             Self::PANIC => "panic",
             Self::TEXT => "text",
+            Self::OFF_CPU => "off-cpu",
             _ => return None,
         })
     }
@@ -83,6 +87,10 @@ pub const FLAG_CPU_BEHIND: u16 = 2;
 pub const FLAG_GAP_ALL_THREADS: u16 = 4;
 /// The task of a `TERMINATE` record is a closure of the blocking pool.
 pub const FLAG_BLOCKING: u16 = 8;
+/// [`OffCpu::waker`] is known.
+pub const FLAG_WAKER: u16 = 16;
+/// The wake came from an interrupt, or from what runs in its place: of no thread.
+pub const FLAG_WOKEN_BY_INTERRUPT: u16 = 32;
 
 /// The first 16 bytes of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +237,24 @@ pub struct Text {
     pub bytes: [u8; PIECE_BYTES],
 }
 
+/// A thread was off its CPU and is on one again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct OffCpu {
+    /// Kind `OFF_CPU`; the time is that of the switch to the thread.
+    pub header: RecordHeader,
+    /// When the CPU switched away from it, `CLOCK_MONOTONIC`, ns.
+    pub off_ns: u64,
+    /// When it was woken, `CLOCK_MONOTONIC`, ns; 0 where that was not seen. It may lie a
+    /// little before `off_ns`: a thread can be woken while it is about to sleep.
+    pub wake_ns: u64,
+    /// Its state when it left the CPU: bits of `task_struct.__state`
+    /// (include/linux/sched.h), 0 where it could have run on.
+    pub state: u32,
+    /// The thread that woke it, under [`FLAG_WAKER`]; 0 otherwise.
+    pub waker: u32,
+}
+
 const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
@@ -241,3 +267,4 @@ const _: () = assert!(size_of::<Exit>() == 24);
 const _: () = assert!(size_of::<Signal>() == 32);
 const _: () = assert!(size_of::<Panic>() == 24);
 const _: () = assert!(size_of::<Text>() == 40);
+const _: () = assert!(size_of::<OffCpu>() == 40);

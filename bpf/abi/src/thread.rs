@@ -1,7 +1,7 @@
-//! What the kernel keeps of the target's threads: who is on which CPU, and who
-//! lost hits.
+//! What the kernel keeps of the target's threads: who is on which CPU, who is off and
+//! since when, and who lost hits.
 
-/// Entries of the array of threads that lost hits; a power of two.
+/// Entries of the arrays of threads; a power of two.
 pub const SLOTS: u32 = 1 << 14;
 
 /// The thread of the target that is on a CPU, in an array by CPU: written when
@@ -21,6 +21,26 @@ pub struct OnCpu {
     pub cpu_ns: u64,
     /// Always 0.
     pub padding: [u64; 5],
+}
+
+/// A thread that is off its CPU, in an array by the low bits of the tid. Two threads
+/// may share a slot; then the interval of the first is a loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Away {
+    /// The thread.
+    pub tid: u32,
+    /// Its state when it left the CPU: bits of `task_struct.__state`.
+    pub state: u32,
+    /// When it left, `CLOCK_MONOTONIC`, ns; 0 while it is on a CPU.
+    pub off_ns: u64,
+    /// The thread that woke it; 0 where none is known.
+    pub waker: u32,
+    /// `record::FLAG_WAKER`, `record::FLAG_WOKEN_BY_INTERRUPT` or 0.
+    pub flags: u32,
+    /// When it was woken since it was last on a CPU, `CLOCK_MONOTONIC`, ns; 0 where it was
+    /// not.
+    pub wake_ns: u64,
 }
 
 /// What a thread lost since its last record, in an array by the low bits of the
@@ -49,3 +69,4 @@ pub const fn slot_index(tid: u32) -> u32 {
 
 const _: () = assert!(size_of::<OnCpu>() == 64);
 const _: () = assert!(size_of::<LostHits>() == 24);
+const _: () = assert!(size_of::<Away>() == 32);

@@ -12,10 +12,12 @@ use crate::AttachError;
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 const KIND_INT: u32 = 1;
+const KIND_PTR: u32 = 2;
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
+const KIND_TYPEDEF: u32 = 8;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_VAR: u32 = 14;
 const KIND_DATASEC: u32 = 15;
@@ -77,12 +79,52 @@ impl LifeOffsets {
     }
 }
 
-/// The running kernel's offsets; those of exits and signals, or why there are none.
+/// What the programs on intervals off the CPU use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedOffsets {
+    /// `__state` in `struct task_struct`, or `state` (before 5.14), bytes.
+    pub state: u32,
+    /// `stack` in `struct task_struct`, bytes.
+    pub stack: u32,
+    /// `flags` in `struct task_struct`, bytes.
+    pub flags: u32,
+    /// `orig_ax` in `struct pt_regs`, bytes.
+    pub orig_ax: u32,
+    /// Whether `sched_switch` has the previous thread's state as its last argument.
+    pub has_state: bool,
+}
+
+impl SchedOffsets {
+    fn of(btf: &Btf<'_>) -> Option<Self> {
+        let task = |member: &str| btf.offset("task_struct", &[member]);
+        Some(Self {
+            state: task("__state").or_else(|| task("state"))?,
+            stack: task("stack")?,
+            flags: task("flags")?,
+            orig_ax: btf.offset("pt_regs", &["orig_ax"])?,
+            // preempt, prev, next, prev_state, and before them the tracepoint's own.
+            has_state: btf.parameters("btf_trace_sched_switch")? >= 5,
+        })
+    }
+}
+
+/// Offsets that programs need which a recording can go without, or why there are none.
+#[derive(Debug)]
+pub struct Offsets {
+    /// What every recording needs.
+    pub task: TaskOffsets,
+    /// Exits and signals.
+    pub life: Result<LifeOffsets, AttachError>,
+    /// Intervals off the CPU.
+    pub sched: Result<SchedOffsets, AttachError>,
+}
+
+/// The running kernel's offsets.
 ///
 /// # Errors
 /// [`AttachError::Btf`] when the kernel has no BTF, or not the members of
 /// [`TaskOffsets`], [`AttachError::Proc`] when it cannot be read for another reason.
-pub fn of_running_kernel() -> Result<(TaskOffsets, Result<LifeOffsets, AttachError>), AttachError> {
+pub fn of_running_kernel() -> Result<Offsets, AttachError> {
     let bytes = read_vmlinux()?;
     let lacking = |what: &str| AttachError::Btf {
         reason: format!("{what} lacks a member"),
@@ -93,7 +135,9 @@ pub fn of_running_kernel() -> Result<(TaskOffsets, Result<LifeOffsets, AttachErr
     let task = TaskOffsets::of(&btf).ok_or_else(|| lacking("task_struct"))?;
     let life = LifeOffsets::of(&btf)
         .ok_or_else(|| lacking("signal_struct, k_sigaction or kernel_siginfo"));
-    Ok((task, life))
+    let sched =
+        SchedOffsets::of(&btf).ok_or_else(|| lacking("task_struct, pt_regs or sched_switch"));
+    Ok(Offsets { task, life, sched })
 }
 
 /// A file that is not there or not for us is the kernel's doing; what else can
@@ -197,6 +241,22 @@ impl<'a> Btf<'a> {
         })
     }
 
+    /// How many parameters the function has that a typedef names a pointer to.
+    fn parameters(&self, typedef: &str) -> Option<usize> {
+        let named = self.types.iter().find(|candidate| {
+            candidate.kind == KIND_TYPEDEF && self.name(candidate.at) == Some(typedef.as_bytes())
+        })?;
+        let pointer = self.referred(named)?;
+        let function = self.referred(pointer)?;
+        let is_it = pointer.kind == KIND_PTR && function.kind == KIND_FUNC_PROTO;
+        is_it.then_some(function.members)
+    }
+
+    /// The type that a typedef or pointer refers to.
+    fn referred(&self, from: &Type) -> Option<&Type> {
+        self.by_id(word(self.type_bytes, from.at + 8)?)
+    }
+
     fn by_id(&self, id: u32) -> Option<&Type> {
         self.types.get((id as usize).checked_sub(1)?)
     }
@@ -230,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_running_kernel_has_the_offsets() {
-        let (offsets, _) = of_running_kernel().expect("this kernel has BTF");
+        let offsets = of_running_kernel().expect("this kernel has BTF").task;
         assert_eq!(offsets.tgid, offsets.pid + 4, "pid and tgid are neighbours");
         assert!(
             offsets.cpu_ns > 0 && offsets.cpu_ns.is_multiple_of(8),
@@ -242,13 +302,22 @@ mod tests {
     /// (include/uapi/asm-generic/siginfo.h, x86-64).
     #[test]
     fn a_signal_is_laid_out_as_users_see_it() {
-        let (_, offsets) = of_running_kernel().expect("this kernel has BTF");
-        let offsets = offsets.expect("it has the members");
+        let offsets = of_running_kernel().expect("this kernel has BTF");
+        let offsets = offsets.life.expect("it has the members");
         assert_eq!((offsets.code, offsets.address), (8, 16), "{offsets:?}");
         assert!(
             offsets.signal > 0 && offsets.status > offsets.live,
             "{offsets:?}"
         );
+    }
+
+    /// (arch/x86/include/asm/ptrace.h; the fourth argument came with 5.18.)
+    #[test]
+    fn a_switch_has_a_state_and_a_system_call_its_number() {
+        let offsets = of_running_kernel().expect("this kernel has BTF");
+        let offsets = offsets.sched.expect("it has the members");
+        assert_eq!((offsets.orig_ax, offsets.has_state), (120, true));
+        assert!(offsets.stack > 0 && offsets.stack.is_multiple_of(8));
     }
 
     #[test]
@@ -258,7 +327,8 @@ mod tests {
             let btf = Btf::parse(&bytes[..len]);
             let task = btf.as_ref().and_then(TaskOffsets::of);
             let life = btf.as_ref().and_then(LifeOffsets::of);
-            assert_eq!((task, life), (None, None), "{len} bytes");
+            let sched = btf.as_ref().and_then(SchedOffsets::of);
+            assert_eq!((task, life, sched), (None, None, None), "{len} bytes");
         }
     }
 }

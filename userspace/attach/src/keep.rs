@@ -13,14 +13,14 @@ use aya::maps::{Map, MapData};
 use dial9_bpf_probes::plan::Plan;
 
 use crate::{
-    Abilities, AttachError, LinkKind, Target,
+    Abilities, AttachError, LinkKind, Options, Target,
     link::Links,
     maps::Maps,
     pin::{self, LINK, Pins},
-    program::{LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, exec_unseen, refused},
+    program::{LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen, refused},
     progress::{Identity, Progress},
     rings::{Rings, os_error},
-    tracer::{self, Loss, OBJECT, Tracer},
+    tracer::{self, Loss, OBJECT, OFF_CPU, Tracer, WAKERS},
 };
 
 const PROGRESS: &str = "progress";
@@ -86,14 +86,14 @@ impl Place {
     /// [`AttachError::NotKept`] where the kernel cannot, or has no BPF file system,
     /// [`AttachError::AlreadyKept`] when another recorder has it; otherwise what
     /// the kernel answered.
-    pub fn take(target: &Target, plan: &Plan, abilities: Abilities) -> Result<Found, AttachError> {
-        check(abilities)?;
+    pub fn take(target: &Target, plan: &Plan, options: Options) -> Result<Found, AttachError> {
+        check(options.abilities)?;
         let pins = Pins::take(target)?;
-        let identity = identity(target, plan);
+        let identity = identity(target, plan, options);
         if pins.names("").is_empty() {
             return Ok(Found::Nothing(Self { pins, identity }));
         }
-        let (pins, reason) = match Tracer::take_over(pins, identity, abilities) {
+        let (pins, reason) = match Tracer::take_over(pins, identity, options) {
             Ok((tracer, until_ns)) => return Ok(Found::Tracer(Box::new(tracer), until_ns)),
             Err(refused) => refused,
         };
@@ -121,7 +121,7 @@ fn difference(progress: &Progress, ours: Identity) -> Option<String> {
     let names = [
         "another build of dial9-bpf",
         "another program in the process",
-        "other sites",
+        "other sites or signals",
     ];
     let mut values = progress.identity().into_iter().zip(ours).zip(names);
     let (_, name) = values.find(|((theirs, ours), _)| theirs != ours)?;
@@ -197,7 +197,7 @@ impl Tracer {
     fn take_over(
         pins: Pins,
         identity: Identity,
-        abilities: Abilities,
+        options: Options,
     ) -> Result<(Self, u64), (Pins, String)> {
         let progress = match progress_of(&pins) {
             Ok(progress) => progress,
@@ -206,7 +206,7 @@ impl Tracer {
         if let Some(difference) = difference(&progress, identity) {
             return Err((pins, difference));
         }
-        match Self::open(&pins, &progress, abilities) {
+        match Self::open(&pins, &progress, options) {
             Ok(mut tracer) => {
                 let until_ns = progress.until_ns();
                 tracer.kept = Some(Kept { pins, progress });
@@ -216,7 +216,7 @@ impl Tracer {
         }
     }
 
-    fn open(pins: &Pins, progress: &Progress, abilities: Abilities) -> Result<Self, AttachError> {
+    fn open(pins: &Pins, progress: &Progress, options: Options) -> Result<Self, AttachError> {
         let (sites, tracepoints): (Vec<_>, Vec<_>) = pins
             .names(LINK)
             .into_iter()
@@ -235,7 +235,11 @@ impl Tracer {
         let cpu_time_behind = refusal(SCHED_SWITCH);
         let exec = refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason));
         let life = LIFE.map(|name| Some((name, refusal(name)?)));
-        let absent = life.into_iter().chain([exec]).flatten().collect();
+        let mut absent: Vec<_> = life.into_iter().chain([exec]).flatten().collect();
+        if options.sched {
+            absent.extend(cpu_time_behind.clone().map(|reason| (OFF_CPU, reason)));
+            absent.extend(refusal(SCHED_WAKING).map(|reason| (WAKERS, reason)));
+        }
         let mut rings = Rings::adopt(rings_of(pins)?)?;
         rings.skip(progress.until_ns(), |cpu| Some(progress.position(cpu)));
         let maps = maps_of(pins)?;
@@ -249,7 +253,7 @@ impl Tracer {
             programs: Vec::new(),
             tracepoints,
             maps,
-            abilities,
+            abilities: options.abilities,
             cpu_time_behind,
             absent,
             has_remembered: true,
@@ -339,7 +343,7 @@ fn cpus() -> Result<usize, AttachError> {
     })
 }
 
-fn identity(target: &Target, plan: &Plan) -> Identity {
+fn identity(target: &Target, plan: &Plan, options: Options) -> Identity {
     let executable = (target.executable_id(), &plan.build_id);
     // Another address tells that the process has executed the same file again.
     let first = plan.sites.first().map_or(0, |site| site.file_offset);
@@ -347,7 +351,7 @@ fn identity(target: &Target, plan: &Plan) -> Identity {
     [
         hash(|hasher| (OBJECT, env!("CARGO_PKG_VERSION")).hash(hasher)),
         hash(|hasher| (executable, address).hash(hasher)),
-        hash(|hasher| format!("{plan:?}").hash(hasher)),
+        hash(|hasher| (format!("{plan:?}"), options.sched).hash(hasher)),
     ]
 }
 

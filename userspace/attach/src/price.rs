@@ -75,6 +75,7 @@ impl Prices {
         let options = Options {
             ring_bytes: RING_BYTES,
             abilities,
+            sched: false,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);

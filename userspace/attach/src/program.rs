@@ -34,6 +34,9 @@ pub(crate) fn exec_unseen(reason: &str) -> (&'static str, String) {
 
 /// Names of the programs that tell how the target ends, and what it forks.
 pub(crate) const LIFE: [&str; 3] = [SCHED_PROCESS_EXIT, "signal_deliver", SCHED_PROCESS_FORK];
+/// Name of the program that sees who wakes the target's threads.
+pub(crate) const SCHED_WAKING: &str = "sched_waking";
+
 
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {

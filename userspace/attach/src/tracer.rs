@@ -21,11 +21,14 @@ use dial9_bpf_probes::plan::{Plan, Probe, Site};
 
 use crate::{
     AttachError, Target,
-    btf::{self, LifeOffsets, TaskOffsets},
+    btf::{self, Offsets},
     keep::Kept,
     link::{LinkKind, Links},
     maps::{Maps, absent},
-    program::{Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, exec_unseen, refused},
+    program::{
+        Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
+        refused,
+    },
     rings::{Rings, os_error},
     sys,
 };
@@ -47,6 +50,10 @@ const ATTACH_ORDER: [Probe; 9] = [
     Probe::PollStart,
 ];
 
+/// What is absent without the scheduler's switches, and without its wakes.
+pub(crate) const OFF_CPU: &str = "off-cpu";
+pub(crate) const WAKERS: &str = "thread-wakes";
+
 /// How to trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -54,6 +61,8 @@ pub struct Options {
     pub ring_bytes: u64,
     /// How to attach: what [`Abilities::probe`] found.
     pub abilities: Abilities,
+    /// Whether intervals off the CPU are recorded.
+    pub sched: bool,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -110,14 +119,10 @@ impl Tracer {
         let Options {
             ring_bytes,
             abilities,
+            sched,
         } = options;
-        let (offsets, life) = btf::of_running_kernel()?;
-        let mut ebpf = load_maps(
-            target,
-            abilities,
-            offsets,
-            life.as_ref().copied().unwrap_or_default(),
-        )?;
+        let offsets = btf::of_running_kernel()?;
+        let mut ebpf = load_maps(target, options, &offsets)?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let mut absent = Vec::new();
         let mut programs = Vec::with_capacity(Probe::ALL.len());
@@ -142,12 +147,19 @@ impl Tracer {
         let cpu_time_behind = refusal(SCHED_SWITCH);
         absent.extend(refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason)));
         for name in LIFE {
-            let offsets = life.as_ref().err().map(AttachError::in_full);
+            let lacking = offsets.life.as_ref().err().map(AttachError::in_full);
             absent.extend(
-                offsets
+                lacking
                     .or_else(|| refusal(name))
                     .map(|reason| (name, reason)),
             );
+        }
+        if sched {
+            let lacking = offsets.sched.as_ref().err().map(AttachError::in_full);
+            let off_cpu = lacking.clone().or_else(|| cpu_time_behind.clone());
+            absent.extend(off_cpu.map(|reason| (OFF_CPU, reason)));
+            let wakers = lacking.or_else(|| refusal(SCHED_WAKING));
+            absent.extend(wakers.map(|reason| (WAKERS, reason)));
         }
         let mut maps = Maps::of(&mut ebpf);
         let rings = Rings::create(maps.get_mut("RINGS")?, ring_bytes)?;
@@ -276,6 +288,12 @@ impl Tracer {
         self.cpu_time_behind.as_deref()
     }
 
+    /// Whether every interval off the CPU comes with the wake that ends it.
+    pub fn tells_waits(&self) -> bool {
+        let is_there = |name: &str| self.tracepoints.iter().any(|(of, _)| of == name);
+        is_there(SCHED_SWITCH) && is_there(SCHED_WAKING)
+    }
+
     /// Whether the target has executed another program, or its own again, since
     /// the programs were loaded: then its hits have ended.
     ///
@@ -359,17 +377,22 @@ struct SlotBytes(LostHits);
 // SAFETY: integers without padding; every bit pattern is valid.
 unsafe impl aya::Pod for SlotBytes {}
 
-fn load_maps(
-    target: &Target,
-    abilities: Abilities,
-    offsets: TaskOffsets,
-    life: LifeOffsets,
-) -> Result<Ebpf, AttachError> {
-    let sleepable = u32::from(abilities.sleepable);
+fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebpf, AttachError> {
+    let sleepable = u32::from(options.abilities.sleepable);
     let tgid = target.pid();
+    let life = offsets.life.as_ref().copied().unwrap_or_default();
+    let sched = offsets.sched.as_ref().copied().unwrap_or_default();
+    let records_sched = u32::from(options.sched && offsets.sched.is_ok());
+    let offsets = offsets.task;
     EbpfLoader::new()
         .override_global("SLEEPABLE", &sleepable, true)
         .override_global("SCHED_TGID", &tgid, true)
+        .override_global("SCHED_RECORDS", &records_sched, true)
+        .override_global("SCHED_HAS_STATE", &u32::from(sched.has_state), true)
+        .override_global("TASK_STATE", &sched.state, true)
+        .override_global("TASK_STACK", &sched.stack, true)
+        .override_global("TASK_FLAGS", &sched.flags, true)
+        .override_global("REGS_ORIG_AX", &sched.orig_ax, true)
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_PID", &offsets.pid, true)
         .override_global("TASK_MM", &offsets.mm, true)

@@ -132,7 +132,7 @@ pub struct Miss {
 }
 
 /// What a scan of a binary found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Sites to probe, sorted by probe and file offset, no offset twice for one
     /// probe.
@@ -195,6 +195,14 @@ impl Plan {
                     .for_each(|site| site.cookie.remembers = false);
             }
         }
+        self
+    }
+
+    /// What is known of the binary, with nothing to probe.
+    #[must_use]
+    pub fn without_sites(mut self) -> Self {
+        self.sites.clear();
+        self.misses.clear();
         self
     }
 

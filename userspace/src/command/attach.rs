@@ -36,7 +36,7 @@ use dial9_bpf_trace::{
 };
 
 use crate::{
-    args::{AttachArgs, RecordArgs, Rotation},
+    args::{AttachArgs, RecordArgs, Rotation, Signal},
     command::forked,
     descriptors,
     dispatch::{Dispatch, Shipping},
@@ -110,6 +110,7 @@ pub(crate) fn record(
     let options = Options {
         ring_bytes: args.ring_bytes,
         abilities,
+        sched: args.wants(Signal::Sched),
     };
     let mut start = Start::of(&target, &plan, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
@@ -166,6 +167,10 @@ fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
 
 fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
     let bytes = target.read_executable()?;
+    if !args.wants(Signal::Tokio) {
+        let plan = dial9_bpf_probes::scan(&bytes).map(Plan::without_sites);
+        return Ok(plan.unwrap_or_default());
+    }
     let mut plan = dial9_bpf_probes::scan(&bytes)
         .map_err(anyhow::Error::from)
         .and_then(|plan| Ok(with_polls(plan)?))
@@ -220,7 +225,7 @@ fn config_of(
         place,
         owner,
         policy,
-        metadata: identity::metadata(target, plan, identity, tracer.cpu_time_behind()),
+        metadata: identity::metadata(target, plan, identity, (&args.signals, tracer)),
     })
 }
 

@@ -4,7 +4,7 @@
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
 use dial9_bpf_abi::record::{
-    Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
+    Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
     TaskRecord, Terminate, Text,
 };
 
@@ -35,6 +35,8 @@ pub enum Record {
     Panic(Panic),
     /// A piece of a text.
     Text(Text),
+    /// A thread is on a CPU again.
+    OffCpu(OffCpu),
 }
 
 /// Bytes that are not a record.
@@ -138,6 +140,7 @@ impl Record {
                 })
             }),
             RecordKind::TEXT => text(bytes).map(Self::Text),
+            RecordKind::OFF_CPU => off_cpu(bytes).map(Self::OffCpu),
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -161,6 +164,7 @@ impl Record {
             Self::Signal(record) => &record.header,
             Self::Panic(record) => &record.header,
             Self::Text(record) => &record.header,
+            Self::OffCpu(record) => &record.header,
         }
     }
 
@@ -192,6 +196,17 @@ impl Record {
             }) => {
                 put(task_id);
                 put(owner);
+            }
+            Self::OffCpu(OffCpu {
+                header: _,
+                off_ns,
+                wake_ns,
+                state,
+                waker,
+            }) => {
+                put(off_ns);
+                put(wake_ns);
+                put(u64::from(state) | u64::from(waker) << 32);
             }
             Self::Spawn(Spawn {
                 header: _,
@@ -253,6 +268,20 @@ fn task(bytes: &[u8]) -> Option<TaskRecord> {
 }
 
 #[inline]
+fn off_cpu(bytes: &[u8]) -> Option<OffCpu> {
+    words(bytes).map(|[w, ts, off_ns, wake_ns, facts]| {
+        let [state, waker] = halves(facts);
+        OffCpu {
+            header: header(w, ts),
+            off_ns,
+            wake_ns,
+            state,
+            waker,
+        }
+    })
+}
+
+#[inline]
 fn park(bytes: &[u8]) -> Option<Park> {
     words(bytes).map(|[w, ts, cpu_ns]| Park {
         header: header(w, ts),
@@ -306,7 +335,7 @@ mod tests {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
-                1 | 12 => 40,
+                1 | 12 | 13 => 40,
                 2 | 3 | 6..=9 | 11 => 24,
                 4 | 5 | 10 => 32,
                 _ => 0,

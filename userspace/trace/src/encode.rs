@@ -10,10 +10,10 @@ use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
-    PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
+    Absence, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
+    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
     SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
-    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent, signal_name,
+    UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent, WorkerUnparkEvent, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
@@ -38,6 +38,8 @@ pub struct Encoder {
     done: Vec<u8>,
     /// This batch's handle for each location.
     names: Vec<Option<InternedString>>,
+    /// This batch's handle for each reason to be off the CPU.
+    reasons: [Option<InternedString>; Off::ALL.len()],
 }
 
 impl std::fmt::Debug for Encoder {
@@ -61,6 +63,7 @@ impl Encoder {
             wire: WireEncoder::new(),
             done: Vec::new(),
             names: Vec::new(),
+            reasons: [None; Off::ALL.len()],
         }
     }
 
@@ -164,6 +167,7 @@ impl Encoder {
                 });
             }
             Event::Panic(ref panicked) => self.panic(panicked, locations),
+            Event::OffCpu(ref absence) => self.off_cpu(absence),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
         }
     }
@@ -258,6 +262,7 @@ impl Encoder {
         buffer.clear();
         self.done = self.wire.reset_to_infallible(buffer);
         self.names.fill(None);
+        self.reasons.fill(None);
         &self.done
     }
 
@@ -277,8 +282,39 @@ impl Encoder {
             worker_id: park.worker.into(),
             local_queue: 0,
             cpu_time_ns: park.cpu_ns,
-            sched_wait_ns: None,
+            sched_wait_ns: park.wait_ns,
             tid: park.tid,
+        });
+    }
+
+    fn off_cpu(&mut self, absence: &Absence) {
+        let Absence {
+            ts_ns,
+            duration_ns,
+            tid,
+            why,
+            wait_ns,
+            woken_by,
+            worker,
+            task_id,
+        } = *absence;
+        let wire = &mut self.wire;
+        let name = *self.reasons[why as usize]
+            .get_or_insert_with(|| wire.intern_string_infallible(why.name()));
+        let waker_tid = match woken_by {
+            Some(Waker::Thread(tid)) => Some(tid),
+            Some(Waker::Interrupt) | None => None,
+        };
+        wire.write_infallible(&OffCpuEvent {
+            ts_ns,
+            duration_ns,
+            name,
+            tid,
+            worker_id: worker.map(u64::from),
+            task_id: (task_id > 0).then_some(task_id),
+            wait_ns,
+            waker_tid,
+            woken_by_interrupt: woken_by.map(|waker| waker == Waker::Interrupt),
         });
     }
 

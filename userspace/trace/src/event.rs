@@ -96,6 +96,8 @@ pub enum Event {
     },
     /// A thread panicked.
     Panic(Panicked),
+    /// A thread was off its CPU.
+    OffCpu(Absence),
     /// The target ended.
     TargetEnd(TargetEnd),
 }
@@ -115,6 +117,7 @@ impl Event {
             | Self::Blocking { ts_ns, .. }
             | Self::Gap { ts_ns, .. }
             | Self::Panic(Panicked { ts_ns, .. })
+            | Self::OffCpu(Absence { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }
     }
@@ -131,6 +134,88 @@ pub struct ParkEvent {
     pub cpu_ns: u64,
     /// Its thread.
     pub tid: u32,
+    /// Of an unpark: how long the thread could have run and did not since the park, ns;
+    /// `None` where that is not known.
+    pub wait_ns: Option<u64>,
+}
+
+/// An interval in which a thread was off its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// When the thread was on a CPU again.
+    pub ts_ns: u64,
+    /// Time since it left the last one, ns.
+    pub duration_ns: u64,
+    /// The thread.
+    pub tid: u32,
+    /// Why it left.
+    pub why: Off,
+    /// The part of that time in which it could have run, ns; `None` where its wake was
+    /// not seen.
+    pub wait_ns: Option<u64>,
+    /// Who woke it.
+    pub woken_by: Option<Waker>,
+    /// The worker that it is.
+    pub worker: Option<u32>,
+    /// The task that it polls; 0 outside polls.
+    pub task_id: u64,
+}
+
+/// Why a thread leaves its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Off {
+    /// Another thread runs in its place, also after `sched_yield`.
+    Preempted,
+    /// It waits, and a signal may end that.
+    Blocked,
+    /// It waits in the kernel and no signal can end that, as for a disk.
+    Uninterruptible,
+    /// A signal or a debugger has stopped it.
+    Stopped,
+}
+
+impl Off {
+    /// Every reason, in the order of its number.
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Preempted,
+        Self::Blocked,
+        Self::Uninterruptible,
+        Self::Stopped,
+    ];
+
+    /// From `task_struct.__state` (include/linux/sched.h, 5.10 to 6.18).
+    pub(crate) const fn of_state(state: u32) -> Self {
+        const UNINTERRUPTIBLE: u32 = 2;
+        const STOPPED_OR_TRACED: u32 = 4 | 8;
+        if state == 0 {
+            Self::Preempted
+        } else if state & STOPPED_OR_TRACED != 0 {
+            Self::Stopped
+        } else if state & UNINTERRUPTIBLE != 0 {
+            Self::Uninterruptible
+        } else {
+            Self::Blocked
+        }
+    }
+
+    /// The interval's name in the trace.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Preempted => "off-CPU: preempted",
+            Self::Blocked => "off-CPU: blocked",
+            Self::Uninterruptible => "off-CPU: blocked, uninterruptible",
+            Self::Stopped => "off-CPU: stopped",
+        }
+    }
+}
+
+/// Who wakes a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waker {
+    /// A thread, of this or of another process, by a system call; or one of the kernel's.
+    Thread(u32),
+    /// An interrupt: a timer, a device, or the network; no thread is known to be behind it.
+    Interrupt,
 }
 
 /// A panic.
@@ -412,6 +497,25 @@ wire! {
         column: Option<u32>,
         message: Option<InternedString>,
         message_cut: bool,
+    }
+}
+wire! {
+    /// Ours: a thread was off its CPU, as a span that ends here.
+    OffCpuEvent {
+        #[traceevent(unit = "ns", role = "span.duration")]
+        duration_ns: u64,
+        #[traceevent(role = "span.name")]
+        name: InternedString,
+        #[traceevent(role = "thread_id")]
+        tid: u32,
+        #[traceevent(role = "tokio.worker_id")]
+        worker_id: Option<u64>,
+        #[traceevent(role = "tokio.task_id")]
+        task_id: Option<u64>,
+        #[traceevent(unit = "ns")]
+        wait_ns: Option<u64>,
+        waker_tid: Option<u32>,
+        woken_by_interrupt: Option<bool>,
     }
 }
 wire! {

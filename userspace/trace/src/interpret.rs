@@ -31,6 +31,7 @@ pub use watch::LongPoll;
 
 mod lane;
 mod life;
+mod off_cpu;
 mod watch;
 
 /// Largest worker id that a wake can name.
@@ -57,6 +58,8 @@ pub struct Interpreter {
     workers: Workers,
     life: Life,
     watch: Watch,
+    /// Whether every interval off the CPU has its wake.
+    tells_waits: bool,
     stats: Stats,
 }
 
@@ -70,6 +73,7 @@ impl Interpreter {
             workers: Workers::default(),
             life: Life::default(),
             watch: Watch::default(),
+            tells_waits: false,
             stats: Stats::default(),
         }
     }
@@ -92,6 +96,12 @@ impl Interpreter {
     /// Takes note of polls that last so long from now on, ns.
     pub fn watch_polls(&mut self, limit_ns: u64) {
         self.watch.limit_ns = limit_ns;
+    }
+
+    /// Whether intervals off the CPU come with their wakes: then a park without any has
+    /// not waited.
+    pub fn tell_waits(&mut self, tells_waits: bool) {
+        self.tells_waits = tells_waits;
     }
 
     /// The longest of those since this was last asked.
@@ -127,6 +137,7 @@ impl Interpreter {
             Record::Text(text) => self.text(text, out),
             Record::Signal(signal) => self.signal(signal, out),
             Record::Exit(exit) => self.exit(exit, out),
+            Record::OffCpu(off) => self.off_cpu(off, out),
         }
     }
 
@@ -388,11 +399,16 @@ impl Interpreter {
             out.stats.dropped_unpaired += 1;
             return;
         }
+        let waited_ns = thread.parked_wait_ns.take();
+        if side == ParkSide::Park && self.tells_waits {
+            thread.parked_wait_ns = Some(0);
+        }
         let event = ParkEvent {
             ts_ns: header.ts_ns,
             worker,
             cpu_ns: thread.cpu_ns,
             tid: header.tid,
+            wait_ns: waited_ns.filter(|_| side == ParkSide::Unpark),
         };
         let event = match side {
             ParkSide::Park => Event::Park(event),

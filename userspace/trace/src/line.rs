@@ -107,10 +107,12 @@ impl Line {
             policy,
             metadata,
         } = config;
+        let mut interpreter = Interpreter::new(locations);
+        interpreter.tell_waits(metadata.tells_waits);
         Ok(Self {
             policy,
             sorter: Sorter::new(),
-            interpreter: Interpreter::new(locations),
+            interpreter,
             output: Output::begin(place, owner, metadata, now)?,
             ledger: LossLedger::new(),
             watermark: Watermark::default(),

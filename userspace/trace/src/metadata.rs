@@ -25,6 +25,10 @@ pub struct Metadata {
     pub tokio_version: Option<String>,
     /// The target.
     pub target: Target,
+    /// Whether intervals off the CPU come with their wakes.
+    pub tells_waits: bool,
+    /// Names of what was asked for.
+    pub signals: Vec<&'static str>,
     /// Probes without a site, by name, and why.
     pub absent: Vec<(String, String)>,
     /// Processes so far that come from forks of the target and have executed no
@@ -87,6 +91,8 @@ impl Metadata {
             available_parallelism,
             tokio_version,
             target,
+            tells_waits,
+            signals,
             absent,
             forked,
         } = self;
@@ -107,6 +113,13 @@ impl Metadata {
         entries.put("target.exe", &target.exe);
         entries.put_known("target.build_id", target.build_id.as_ref());
         entries.put("dial9-bpf.cpu_time", CPU_TIME_NOTE);
+        if *tells_waits {
+            // dial9's: of how many parks one has its wait.
+            entries.put("sched.wait_sample_rate", &1);
+        }
+        if !signals.is_empty() {
+            entries.put("dial9-bpf.signals", &signals.join(","));
+        }
         for (probe, reason) in absent {
             entries.put(&format!("dial9-bpf.absent.{probe}"), reason);
         }

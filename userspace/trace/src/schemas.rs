@@ -9,14 +9,14 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
-    Exit, Gap, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
+    Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
     TaskRecord, Terminate, Text,
 };
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, PanicEvent,
+    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, OffCpuEvent, PanicEvent,
     PollEndEvent, PollStartEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent,
     TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
@@ -58,7 +58,10 @@ const UNPARK: Meaning = (
         WORKER,
         QUEUE,
         CPU,
-        ("sched_wait_ns", "absent: not measured"),
+        (
+            "sched_wait_ns",
+            "time in which the thread could have run and did not since the park, ns; absent: not measured",
+        ),
         TID,
     ],
 );
@@ -124,7 +127,10 @@ const LOSS: Meaning = (
     &[
         ("cpu", "the CPU"),
         ("kind", "kind of the missing records"),
-        ("cause", "ring-full, no-ring, user-fault or late"),
+        (
+            "cause",
+            "ring-full, no-ring, user-fault, slot-taken or late",
+        ),
         ("lost", "hits lost in this segment"),
         ("total", "hits lost since attach"),
     ],
@@ -149,6 +155,37 @@ const GAP: Meaning = (
         (
             "lost",
             "hits lost; 0 where another thread's gap may be this one's too",
+        ),
+    ],
+);
+const OFF_CPU: Meaning = (
+    "ours: a thread was off its CPU; a span that ends when it is on one again",
+    &[
+        ("duration_ns", "time since it left, ns"),
+        (
+            "name",
+            "why it left: preempted (or it yielded), blocked, blocked and uninterruptible, stopped",
+        ),
+        TID,
+        (
+            "worker_id",
+            "the worker that the thread is; absent for others",
+        ),
+        (
+            "task_id",
+            "tokio::task::Id of what it was polling; absent outside polls seen to begin",
+        ),
+        (
+            "wait_ns",
+            "the part in which it could have run, ns: since its wake, or all of it; absent where the wake was not seen",
+        ),
+        (
+            "waker_tid",
+            "thread that woke it by a system call, or a thread of the kernel; absent for interrupts",
+        ),
+        (
+            "woken_by_interrupt",
+            "a timer, a device or the network woke it; absent where the wake was not seen",
         ),
     ],
 );
@@ -246,7 +283,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 16] {
+fn events() -> [(PathBuf, String); 17] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -262,6 +299,7 @@ fn events() -> [(PathBuf, String); 16] {
         event::<GapEvent>(GAP),
         event::<EvictionEvent>(EVICTION),
         event::<UnwrittenEvent>(UNWRITTEN),
+        event::<OffCpuEvent>(OFF_CPU),
         event::<PanicEvent>(PANIC),
         event::<TargetEndEvent>(TARGET_END),
     ]
@@ -382,6 +420,14 @@ fn life_records(text: &mut String) {
         bytes: "a piece of a text, by its flags (bpf/abi/src/text.rs)"
     });
     record(text, "text", size_of::<Text>(), &fields);
+    let fields = fields!(OffCpu {
+        header: head,
+        off_ns: "CLOCK_MONOTONIC, ns",
+        wake_ns: "CLOCK_MONOTONIC, ns; 0 where it was not seen",
+        state: "task_struct.__state",
+        waker: "its tid, or 0"
+    });
+    record(text, "off-cpu", size_of::<OffCpu>(), &fields);
 }
 
 #[test]

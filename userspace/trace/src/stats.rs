@@ -79,6 +79,8 @@ pub struct RecordCounts {
     pub message: u64,
     /// Other pieces of texts.
     pub piece: u64,
+    /// Threads on a CPU again.
+    pub off_cpu: u64,
 }
 
 impl RecordCounts {
@@ -98,6 +100,7 @@ impl RecordCounts {
             Record::Panic(_) => &mut self.panic,
             Record::Text(text) if is_first_of_message(text) => &mut self.message,
             Record::Text(_) => &mut self.piece,
+            Record::OffCpu(_) => &mut self.off_cpu,
         };
         *counter += 1;
     }
@@ -118,9 +121,10 @@ impl RecordCounts {
             panic,
             message,
             piece,
+            off_cpu,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
-        of_tasks + exit + signal + panic + message + piece
+        of_tasks + exit + signal + panic + message + piece + off_cpu
     }
 }
 
@@ -152,6 +156,8 @@ pub struct EventCounts {
     pub gap: u64,
     /// Panics.
     pub panic: u64,
+    /// Intervals off the CPU.
+    pub off_cpu: u64,
     /// The target's end.
     pub target_end: u64,
 }
@@ -170,6 +176,7 @@ impl EventCounts {
             Event::Blocking { .. } => &mut self.blocking,
             Event::Gap { .. } => &mut self.gap,
             Event::Panic(_) => &mut self.panic,
+            Event::OffCpu(_) => &mut self.off_cpu,
             Event::TargetEnd(_) => &mut self.target_end,
         };
         *counter += 1;
@@ -188,9 +195,10 @@ impl EventCounts {
             blocking,
             gap,
             panic,
+            off_cpu,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
-        of_tasks + gap + panic + target_end
+        of_tasks + gap + panic + off_cpu + target_end
     }
 }

@@ -62,6 +62,9 @@ pub(crate) struct Thread {
     /// Largest CPU time seen.
     pub(crate) cpu_ns: u64,
     pub(crate) gap: Option<PendingGap>,
+    /// Time in which it could have run and did not since it parked, ns; `None` where that
+    /// is not known.
+    pub(crate) parked_wait_ns: Option<u64>,
     /// No poll start since the last gap.
     pub(crate) is_after_gap: bool,
 }

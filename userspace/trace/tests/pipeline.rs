@@ -35,6 +35,8 @@ fn metadata() -> Metadata {
             build_id: None,
         },
         forked: 0,
+        tells_waits: false,
+        signals: Vec::new(),
         absent: vec![("spawn".into(), "not in this binary".into())],
     }
 }

@@ -53,6 +53,7 @@ fn park(ts_ns: u64, cpu_ns: u64) -> Event {
         worker: 0,
         cpu_ns,
         tid: 7,
+        wait_ns: None,
     })
 }
 
@@ -62,6 +63,7 @@ fn unpark(ts_ns: u64, cpu_ns: u64) -> Event {
         worker: 0,
         cpu_ns,
         tid: 7,
+        wait_ns: None,
     })
 }
 

@@ -117,6 +117,7 @@ pub(super) fn forget(thread: &mut Thread, stats: &mut Stats) {
     }
     thread.depth = 0;
     thread.is_after_gap = true;
+    thread.parked_wait_ns = None;
 }
 
 /// Closes what the thread has open at the first lost hit; the thread's last
@@ -136,6 +137,7 @@ pub(super) fn cut(
         close(thread, poll, since_ns, out);
     }
     thread.is_after_gap = true;
+    thread.parked_wait_ns = None;
     thread.last_ns = since_ns;
     // Two gaps without a record between them are one.
     let earlier = thread.gap.take();

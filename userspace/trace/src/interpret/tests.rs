@@ -1,11 +1,13 @@
 use dial9_bpf_abi::record::{FLAG_BLOCKING, RecordKind};
 
 use super::*;
+use crate::event::Absence;
 use crate::location::TaskType;
 
 mod gaps;
 mod lanes;
 mod life;
+mod off_cpu;
 mod polls;
 mod tasks;
 
@@ -207,6 +209,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             worker,
             cpu_ns,
             tid,
+            ..
         }) => {
             format!("{ts_ns} park w{worker} cpu {cpu_ns} tid {tid}")
         }
@@ -215,8 +218,26 @@ fn line(event: &Event, locations: &Locations) -> String {
             worker,
             cpu_ns,
             tid,
+            wait_ns,
         }) => {
-            format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}")
+            let wait = wait_ns.map_or_else(String::new, |ns| format!(" waited {ns}"));
+            format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
+        }
+        Event::OffCpu(Absence {
+            ts_ns,
+            duration_ns,
+            tid,
+            why,
+            wait_ns,
+            woken_by,
+            worker,
+            task_id,
+        }) => {
+            let worker = worker.map_or_else(String::new, |worker| format!(" w{worker}"));
+            format!(
+                "{ts_ns} off {duration_ns} tid {tid}{worker} #{task_id} {why:?} \
+                 wait {wait_ns:?} by {woken_by:?}"
+            )
         }
         Event::Spawn {
             ts_ns,
