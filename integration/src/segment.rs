@@ -34,6 +34,8 @@ pub struct Facts {
     pub broken: Vec<String>,
     /// Panics.
     pub panics: Vec<PanicFacts>,
+    /// Threads off their CPUs.
+    pub away: Vec<AwayFacts>,
     /// The target's end.
     pub end: Option<EndFacts>,
     /// Time of the first event, ns.
@@ -102,6 +104,46 @@ impl PanicFacts {
             place: place(event, ["file", "line", "column"]),
             message: maybe_text(event, "message"),
             is_cut: field(event, "message_cut") == Some(&FieldValueRef::Bool(true)),
+        }
+    }
+}
+
+/// A thread off its CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AwayFacts {
+    /// The thread.
+    pub tid: u64,
+    /// When it left and when it was back, ns.
+    pub times: [u64; 2],
+    /// Why.
+    pub name: String,
+    /// The worker.
+    pub worker: Option<u64>,
+    /// The task that it polled.
+    pub task: Option<u64>,
+    /// The part of the time in which it could have run, ns.
+    pub wait_ns: Option<u64>,
+    /// Who woke it.
+    pub waker: Option<u64>,
+    /// Whether an interrupt did.
+    pub by_interrupt: Option<bool>,
+}
+
+impl AwayFacts {
+    fn of(event: &RawEvent<'_, '_>) -> Self {
+        let end = event.timestamp_ns;
+        Self {
+            tid: number(event, "tid"),
+            times: [end - number(event, "duration_ns"), end],
+            name: text(event, "name"),
+            worker: maybe_number(event, "worker_id"),
+            task: maybe_number(event, "task_id"),
+            wait_ns: maybe_number(event, "wait_ns"),
+            waker: maybe_number(event, "waker_tid"),
+            by_interrupt: match field(event, "woken_by_interrupt") {
+                Some(FieldValueRef::Bool(is_it)) => Some(*is_it),
+                _ => None,
+            },
         }
     }
 }
@@ -213,6 +255,7 @@ impl Facts {
                 *self.lost.entry(key).or_default() += number(event, "lost");
             }
             "PanicEvent" => self.panics.push(PanicFacts::of(event)),
+            "OffCpuEvent" => self.away.push(AwayFacts::of(event)),
             "TargetEndEvent" => {
                 let end = EndFacts::of(event);
                 assert_eq!(self.end.replace(end), None, "it ends twice");
