@@ -1,6 +1,7 @@
 //! `xtask bench`: what a hit costs, and what an event costs.
 //!
-//! In: this machine. Out: a table for the kernel side, one for userspace, one for the
+//! In: this machine. Out: a table for the kernel side, one for context switches, one for
+//! userspace, one for the
 //! way to the disk and one for a large program; the method is printed with each.
 
 use std::path::Path;
@@ -15,7 +16,7 @@ pub(crate) struct Args {
     /// Only this part
     #[arg(long)]
     only: Option<Part>,
-    /// Interleaved rounds of the kernel part
+    /// Interleaved rounds of the kernel's parts
     #[arg(long, default_value_t = 40)]
     rounds: u32,
     /// Records of the demo server that the other parts work on
@@ -27,6 +28,8 @@ pub(crate) struct Args {
 enum Part {
     /// Nanoseconds a poll cycle of a probed program
     Kernel,
+    /// Nanoseconds a context switch
+    Sched,
     /// Events a second from ring bytes to a segment
     Userspace,
     /// A million events a second, to compressed segments
@@ -45,7 +48,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     shell::run(shell::cargo_apart("build", "demo").arg("--release"))?;
     let is_asked = |part| args.only.is_none_or(|only| only == part);
     if is_asked(Part::Kernel) {
-        kernel(args.rounds)?;
+        kernel(args.rounds, "overhead")?;
+    }
+    if is_asked(Part::Sched) {
+        kernel(args.rounds, "switches")?;
     }
     if is_asked(Part::Large) {
         shell::run(shell::cargo_apart("build", "integration/large").arg("--release"))?;
@@ -70,8 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     done
 }
 
-fn kernel(rounds: u32) -> Result<()> {
-    shell::run(bench("dial9-bpf-integration", "overhead").args(["--rounds", &rounds.to_string()]))
+fn kernel(rounds: u32, name: &str) -> Result<()> {
+    shell::run(bench("dial9-bpf-integration", name).args(["--rounds", &rounds.to_string()]))
 }
 
 /// What the rings of the demo server give.

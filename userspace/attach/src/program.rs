@@ -16,7 +16,12 @@ use aya::{
 use aya_obj::{Object, generated::bpf_insn};
 use dial9_bpf_probes::plan::Probe;
 
-use crate::{AttachError, link::LinkKind, privilege, sys};
+use crate::{
+    AttachError,
+    link::LinkKind,
+    privilege,
+    sys::{self, Hook},
+};
 
 /// Name of the scheduler's program in the object, and of its tracepoint.
 pub(crate) const SCHED_SWITCH: &str = "sched_switch";
@@ -74,7 +79,7 @@ impl Abilities {
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
         for link in kinds {
             for sleepable in [true, false] {
-                match load_empty(link, sleepable) {
+                match load_empty(hook_of(link), sleepable) {
                     Ok(_) => return Ok(Self { link, sleepable }),
                     Err((error, _)) => refusal = error,
                 }
@@ -97,16 +102,23 @@ impl Abilities {
 }
 
 /// Loads a program that does nothing.
-pub(crate) fn load_empty(link: LinkKind, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
+pub(crate) fn load_empty(hook: Hook, sleepable: bool) -> Result<OwnedFd, (io::Error, String)> {
     // r0 = 0; exit (Documentation/bpf/standardization/instruction-set.rst).
     let instructions = [instruction(0xb7), instruction(0x95)];
     sys::load_program(&sys::ProgramLoad {
         instructions: &instructions,
         license: c"GPL",
         name: "dial9_ability",
-        multi: link == LinkKind::Multi,
+        hook,
         sleepable,
     })
+}
+
+pub(crate) const fn hook_of(link: LinkKind) -> Hook {
+    match link {
+        LinkKind::Multi => Hook::UprobeMulti,
+        LinkKind::Perf => Hook::Uprobe,
+    }
 }
 
 fn instruction(code: u8) -> bpf_insn {
@@ -176,7 +188,7 @@ impl Programs {
             instructions: &function.instructions,
             license: &program.license,
             name,
-            multi: self.abilities.link == LinkKind::Multi,
+            hook: hook_of(self.abilities.link),
             sleepable: self.abilities.sleepable,
         });
         loaded.map_err(|(source, log)| {

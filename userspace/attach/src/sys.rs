@@ -36,11 +36,22 @@ pub(crate) struct ProgramLoad<'a> {
     pub(crate) instructions: &'a [bpf_insn],
     pub(crate) license: &'a CStr,
     pub(crate) name: &'a str,
-    pub(crate) multi: bool,
+    pub(crate) hook: Hook,
     pub(crate) sleepable: bool,
 }
 
-/// Loads a uprobe program.
+/// What a program is to be attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// A uprobe.
+    Uprobe,
+    /// Uprobes, by one link.
+    UprobeMulti,
+    /// The tracepoint of this type in the kernel's BTF.
+    Tracepoint(u32),
+}
+
+/// Loads a program.
 ///
 /// # Errors
 /// The kernel's answer, with the verifier's log (empty where it had none).
@@ -79,8 +90,16 @@ fn try_load(load: &ProgramLoad<'_>, log: Option<&mut Vec<u8>>) -> io::Result<Own
     // SAFETY: all-zero is valid for every member of the union.
     let fields = unsafe { &mut attr.__bindgen_anon_3 };
     fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
-    if load.multi {
-        fields.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    match load.hook {
+        Hook::Uprobe => {}
+        Hook::UprobeMulti => {
+            fields.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+        }
+        Hook::Tracepoint(btf_id) => {
+            fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32;
+            fields.expected_attach_type = bpf_attach_type::BPF_TRACE_RAW_TP as u32;
+            fields.attach_btf_id = btf_id;
+        }
     }
     if load.sleepable {
         fields.prog_flags = F_SLEEPABLE;
