@@ -164,6 +164,7 @@ fn sites_table(plan: &Plan) -> String {
             instruction,
             cookie: _,
             function,
+            scheduler: _,
         } = site;
         table.add_row([
             probe.name(),

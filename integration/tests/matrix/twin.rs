@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::Result;
-use dial9_bpf_probes::plan::{Plan, Probe, Scheduler, Site};
+use dial9_bpf_probes::plan::{Plan, Probe, Site};
 
 use crate::compilers::run;
 
@@ -47,10 +47,7 @@ fn sites(elf: &[u8]) -> BTreeSet<(u64, Probe)> {
 }
 
 fn of_plan(plan: &Plan) -> BTreeSet<(u64, Probe)> {
-    let by_symbol = |site: &Site| {
-        matches!(site.probe, Probe::Spawn | Probe::Panic)
-            || plan.scheduler(site) == Some(Scheduler::CurrentThread)
-    };
+    let by_symbol = |site: &Site| matches!(site.probe, Probe::Spawn | Probe::Panic);
     let sites = plan.sites.iter().filter(|site| !by_symbol(site));
     sites.map(|site| (site.address, site.probe)).collect()
 }

@@ -202,6 +202,7 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
             ..Cookie::EMPTY
         },
         function: None,
+        scheduler: None,
     };
     Ok(Plan {
         sites: vec![site],

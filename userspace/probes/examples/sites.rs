@@ -34,11 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         instruction,
         cookie,
         function,
+        scheduler,
     } in sites
     {
         let probe = probe.name();
         println!(
-            "{probe} {address:#x} @{file_offset:#x} {class:?} `{instruction}` {cookie:?} {function:?}"
+            "{probe} {address:#x} @{file_offset:#x} {class:?} `{instruction}` {cookie:?} {function:?} {scheduler:?}"
         );
     }
     for miss in misses {

@@ -21,6 +21,7 @@ use crate::elf::Image;
 use crate::error::{self, ScanError};
 use crate::names;
 use crate::plan::{InstructionClass, Probe, Site};
+use crate::uses::{self, Kind};
 use crate::values::{self, Flow};
 
 /// Instructions after a call among which its end is looked for.
@@ -29,22 +30,12 @@ const MAX_DISTANCE: usize = 16;
 const MAX_END_BYTES: u64 = 15 * (MAX_DISTANCE as u64 + 1);
 /// How often a jump to a jump to the vtable is followed.
 const MAX_THUNK_DEPTH: usize = 3;
-/// Poll calls, functions that only jump to one, and words that name those; a program
-/// has about 10.
+/// Poll calls, functions that only jump to one, and uses of those; a program has about
+/// 10.
 const MAX_CALLS: usize = 1 << 10;
 
 /// `runtime/task/raw.rs`.
 const RAW_POLL: &str = "tokio::runtime::task::raw::RawTask::poll";
-
-/// A direct call or jump to another function.
-#[derive(Clone, Copy, Debug)]
-struct DirectCall {
-    address: u64,
-    function: u64,
-    /// The function called, or the pointer-table slot that names it.
-    target: u64,
-    is_jump: bool,
-}
 
 /// Collects poll calls while it is shown the program's functions.
 #[derive(Debug)]
@@ -105,11 +96,13 @@ impl PollCalls {
                 break;
             }
             let mut next = BTreeSet::new();
-            for call in direct_calls(image, &thunks)? {
-                if call.is_jump {
-                    next.insert(call.function);
-                } else {
-                    self.calls.insert(call.address);
+            let uses = uses::find(image, &thunks, MAX_CALLS);
+            limit(uses.len())?;
+            for found in uses {
+                match found.kind {
+                    Kind::Call => _ = self.calls.insert(found.address),
+                    Kind::Jump => _ = next.insert(found.user),
+                    Kind::Load => {}
                 }
             }
             thunks = next;
@@ -126,49 +119,6 @@ fn limit(calls: usize) -> Result<(), ScanError> {
     error::limit("poll calls", calls as u64, MAX_CALLS as u64)
 }
 
-/// The calls of these functions in the whole program.
-fn direct_calls(
-    image: &Image<'_>,
-    functions: &BTreeSet<u64>,
-) -> Result<Vec<DirectCall>, ScanError> {
-    let names_one = |word: &&(u64, u64)| functions.contains(&word.1);
-    let words = image.code_pointers().iter().filter(names_one);
-    let words = words.map(|word| word.0).take(MAX_CALLS + 1);
-    let mut names: Vec<u64> = functions.iter().copied().chain(words).collect();
-    limit(names.len() - functions.len())?;
-    names.sort_unstable();
-    let mut calls = Vec::new();
-    let mut instructions = Vec::new();
-    for range in image.functions() {
-        if !mentions(image, range, &names) {
-            continue;
-        }
-        code::decode(image, range, &mut instructions);
-        let direct = instructions
-            .iter()
-            .filter_map(|instruction| direct_call(range, instruction));
-        calls.extend(direct.filter(|call| names.binary_search(&call.target).is_ok()));
-        limit(calls.len())?;
-    }
-    Ok(calls)
-}
-
-/// Whether a function may have an instruction that names one of these addresses,
-/// sorted: relative to its end, in its last four bytes.
-fn mentions(image: &Image<'_>, range: &Range<u64>, names: &[u64]) -> bool {
-    let (Some(&first), Some(&last)) = (names.first(), names.last()) else {
-        return false;
-    };
-    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    let code = image.bytes(range.start, length).unwrap_or_default();
-    let ends = range.start + 4..;
-    code.windows(4).zip(ends).any(|(bytes, end)| {
-        let distance = bytes.try_into().map(i32::from_le_bytes).unwrap_or_default();
-        let name = end.wrapping_add_signed(distance.into());
-        (first..=last).contains(&name) && names.binary_search(&name).is_ok()
-    })
-}
-
 /// The call through a register in `RawTask::poll`.
 fn named_call(image: &Image<'_>) -> Option<u64> {
     let functions = names::functions(image, "RawTask4poll", |name| name == RAW_POLL)?;
@@ -183,28 +133,6 @@ fn named_call(image: &Image<'_>) -> Option<u64> {
     });
     let call = found.next()?;
     found.next().is_none().then_some(call)
-}
-
-fn direct_call(range: &Range<u64>, instruction: &Instruction) -> Option<DirectCall> {
-    let (target, is_jump) = match instruction.flow_control() {
-        FlowControl::Call => (code::near_target(instruction)?, false),
-        FlowControl::UnconditionalBranch => (code::near_target(instruction)?, true),
-        FlowControl::IndirectCall if instruction.is_ip_rel_memory_operand() => {
-            (instruction.ip_rel_memory_address(), false)
-        }
-        FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {
-            (instruction.ip_rel_memory_address(), true)
-        }
-        _ => return None,
-    };
-    let is_inside = is_jump && range.contains(&target);
-    let call = DirectCall {
-        address: instruction.ip(),
-        function: range.start,
-        target,
-        is_jump,
-    };
-    (!is_inside).then_some(call)
 }
 
 /// `call [register]` or `jmp [register]`.

@@ -305,6 +305,7 @@ pub(crate) fn site(
         instruction: text(instruction),
         cookie,
         function: None,
+        scheduler: None,
     })
 }
 

@@ -17,7 +17,6 @@ mod entry;
 mod error;
 mod graph;
 mod inlined;
-#[allow(dead_code, reason = "parks and spawns are to use it")]
 mod locations;
 mod names;
 mod panics;
@@ -27,6 +26,7 @@ mod scan;
 mod spawn;
 #[cfg(test)]
 mod testing;
+mod uses;
 mod values;
 mod version;
 mod vtables;

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 
 use dial9_bpf_abi::cookie::Cookie;
 
-use crate::park::CURRENT_THREAD_PARK;
-
 /// What a hit at a site means; each has one kernel program and one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Probe {
@@ -105,6 +103,8 @@ pub struct Site {
     pub cookie: Cookie,
     /// Demangled name of the function around the site, where a symbol gives it.
     pub function: Option<String>,
+    /// Whose parks it is of; `None` for the other probes.
+    pub scheduler: Option<Scheduler>,
 }
 
 /// A task vtable: one for each (future type, scheduler type).
@@ -162,14 +162,13 @@ impl Plan {
             .iter()
             .any(|site| site.probe == Probe::PollEnd && is_stepped(site));
         let stepped_parks = self.sites.iter().filter(|site| is_stepped(site));
-        let stepped_parks: BTreeSet<Scheduler> = stepped_parks
-            .filter_map(|site| self.scheduler(site))
-            .collect();
+        let stepped_parks: BTreeSet<Scheduler> =
+            stepped_parks.filter_map(|site| site.scheduler).collect();
         let unpaired: BTreeSet<u64> = self
             .sites
             .iter()
             .filter(|site| {
-                let scheduler = self.scheduler(site);
+                let scheduler = site.scheduler;
                 scheduler.is_some_and(|scheduler| stepped_parks.contains(&scheduler))
             })
             .map(|site| site.address)
@@ -205,28 +204,6 @@ impl Plan {
         self.misses.clear();
         self
     }
-
-    /// Whose parks a site is of. Those of current-thread runtimes are found by their
-    /// function's name, so that it is known.
-    pub fn scheduler(&self, site: &Site) -> Option<Scheduler> {
-        let is_single = |park: &Site| {
-            let name = park.function.as_deref().unwrap_or_default();
-            name.replace(['<', '>'], "") == CURRENT_THREAD_PARK
-        };
-        let is_of_current_thread = match site.probe {
-            Probe::Park => is_single(site),
-            // After a call in the function that has the worker's park, too.
-            Probe::Unpark => !self.sites.iter().any(|park| {
-                park.probe == Probe::Park && !is_single(park) && park.function == site.function
-            }),
-            _ => return None,
-        };
-        Some(if is_of_current_thread {
-            Scheduler::CurrentThread
-        } else {
-            Scheduler::MultiThread
-        })
-    }
 }
 
 /// A kind of runtime.
@@ -242,7 +219,7 @@ pub enum Scheduler {
 mod tests {
     use super::*;
 
-    fn site(probe: Probe, address: u64, class: InstructionClass, function: &str) -> Site {
+    fn site(probe: Probe, address: u64, class: InstructionClass, scheduler: Scheduler) -> Site {
         Site {
             probe,
             binary: Binary::Executable,
@@ -251,22 +228,22 @@ mod tests {
             class,
             instruction: String::new(),
             cookie: Cookie::EMPTY,
-            function: Some(function.to_owned()),
+            function: None,
+            scheduler: Some(scheduler),
         }
     }
 
     #[test]
     fn parks_without_an_end_go_and_those_of_the_other_runtime_stay() {
         use InstructionClass::{Emulated, SingleStepped};
-        let worker = "tokio::runtime::scheduler::multi_thread::worker::Context::run";
-        let single = format!("<{}>::park", CURRENT_THREAD_PARK.trim_end_matches("::park"));
+        use Scheduler::{CurrentThread, MultiThread};
         let plan = Plan {
             sites: vec![
-                site(Probe::Park, 1, Emulated, worker),
-                site(Probe::Unpark, 2, Emulated, worker),
-                site(Probe::Park, 3, Emulated, &single),
-                site(Probe::Unpark, 4, SingleStepped, "app::main"),
-                site(Probe::Unpark, 5, Emulated, "app::other"),
+                site(Probe::Park, 1, Emulated, MultiThread),
+                site(Probe::Unpark, 2, Emulated, MultiThread),
+                site(Probe::Park, 3, Emulated, CurrentThread),
+                site(Probe::Unpark, 4, SingleStepped, CurrentThread),
+                site(Probe::Unpark, 5, Emulated, CurrentThread),
             ],
             vtables: Vec::new(),
             misses: Vec::new(),

@@ -11,7 +11,7 @@ use crate::elf::Image;
 use crate::error::ScanError;
 use crate::inlined::InlinedWakes;
 use crate::names::Namer;
-use crate::park::{CurrentThreadParks, ParkCalls};
+use crate::park::{self, Expectations, ParkCalls};
 use crate::plan::{Plan, Probe, Site, TaskVtable};
 use crate::vtables::{self, Found};
 use crate::{complete, panics, polls, spawn, version, wakers};
@@ -27,8 +27,8 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     let mut found = vtables::find(&image)?;
     let Swept {
         polls: poll_calls,
-        parks: park_calls,
-        single_parks,
+        parks,
+        expectations,
         wakes: inlined,
     } = sweep(&image)?;
     let mut sites = Vec::new();
@@ -43,8 +43,8 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     if complete::find(&image, &found, &mut sites, &mut misses) {
         remember_tasks(&mut sites);
     }
-    park_calls.finish(&image, &mut sites, &mut misses);
-    single_parks.finish(&image, &mut sites, &mut misses);
+    park::find(&image, &expectations, &parks, &mut sites, &mut misses);
+    park::find_current_thread(&image, &expectations, &mut sites, &mut misses);
     panics::find(elf, &image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
@@ -63,7 +63,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
 struct Swept {
     polls: Vec<u64>,
     parks: ParkCalls,
-    single_parks: CurrentThreadParks,
+    expectations: Expectations,
     wakes: InlinedWakes,
 }
 
@@ -71,20 +71,20 @@ struct Swept {
 fn sweep(image: &Image<'_>) -> Result<Swept, ScanError> {
     let mut polls = PollCalls::new();
     let mut parks = ParkCalls::default();
-    let mut single_parks = CurrentThreadParks::of(image);
+    let mut expectations = Expectations::default();
     let mut wakes = InlinedWakes::new();
     let mut instructions = Vec::new();
     for range in image.functions() {
         code::decode(image, range, &mut instructions);
         polls.visit(range, &instructions);
         parks.visit(range, &instructions);
-        single_parks.visit(image, &instructions);
+        expectations.visit(image, range, &instructions);
         wakes.visit(range, &instructions);
     }
     Ok(Swept {
         polls: polls.finish(image)?,
         parks,
-        single_parks,
+        expectations,
         wakes,
     })
 }

@@ -8,6 +8,7 @@
     reason = "numbers of a fixture are small"
 )]
 
+pub(crate) mod expected;
 pub(crate) mod sections;
 pub(crate) mod tokio;
 

@@ -82,7 +82,8 @@ fn every_probe_of_a_small_program_is_found_however_it_is_linked() {
         );
         assert_eq!(
             of_single,
-            "of current-thread runtimes: no symbol current_thread::Context::park"
+            "of current-thread runtimes: no symbol current_thread::Context::park, and no function \
+             expects a driver"
         );
     }
 }
