@@ -1,9 +1,9 @@
-//! Parks of the multi-thread scheduler's workers.
+//! Parks of the multi-thread scheduler's workers, and with [`current`] of the
+//! current-thread one's threads.
 //!
 //! In: every function's instructions, once. Out: the calls of
 //! `Context::park_internal` (`park_timeout` before 1.49) that really park, and
-//! the instruction after each. Never: parks of the current-thread scheduler, which
-//! `current` has.
+//! the instruction after each. Never: a park without its end.
 //!
 //! `runtime/scheduler/multi_thread/worker.rs`: the duration is an
 //! `Option<Duration>`, `None` for a park and zero for `park_yield`, which only polls
@@ -19,12 +19,12 @@ use crate::code;
 use crate::elf::Image;
 use crate::names;
 use crate::plan::{Miss, Probe, Scheduler, Site};
-use crate::uses::{self, Kind};
+use crate::uses::{self, Kind, Use};
 
-pub(crate) use current::find as find_current_thread;
 pub(crate) use expected::Expectations;
 pub(crate) use shape::ParkCalls;
 
+use current::Current;
 use expected::{Expected, Pair};
 use timeout::Timeout;
 
@@ -36,10 +36,11 @@ mod timeout;
 /// The worker's functions by their symbols.
 const CONTEXT: &str = "tokio::runtime::scheduler::multi_thread::worker::Context::";
 const PARKS: [&str; 2] = ["park_internal", "park_timeout"];
-/// Uses of the park that are looked at; a program has three.
-const MAX_USES: usize = 64;
+/// Uses of parks that are looked at; a program has three for its workers, and a few for
+/// each future that a current-thread runtime blocks on.
+const MAX_USES: usize = 1 << 14;
 
-/// Adds the sites for parks, both of each pair or neither.
+/// Adds the sites for parks, for each scheduler those of both probes or none.
 pub(crate) fn find(
     image: &Image<'_>,
     expectations: &Expectations,
@@ -47,42 +48,61 @@ pub(crate) fn find(
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
-    let told = expectations.pair(image, Expected::Parker);
-    let calls = told.map_or_else(
+    let worker = expectations.pair(image, Expected::Parker);
+    let current = Current::of(image, expectations);
+    let of_worker = worker.iter().flatten().flat_map(|told| &told.first);
+    let of_current = current.iter().flat_map(Current::functions);
+    let functions = of_worker.chain(of_current).copied().collect();
+    let uses = uses::find(image, &functions, MAX_USES);
+
+    let calls = worker.map_or_else(
         || shapes.calls(image),
-        |told| told.and_then(|told| told_calls(image, &told)),
+        |told| told.and_then(|told| told_calls(image, &told, &uses)),
     );
     let pairs = calls.and_then(|calls| pairs(image, &calls));
     match pairs.or_else(|reason| named_pairs(image).ok_or(reason)) {
         Ok(pairs) => sites.extend(pairs.into_iter().flatten()),
-        Err(reason) => misses.extend([Probe::Park, Probe::Unpark].map(|probe| Miss {
-            probe,
-            reason: reason.clone(),
-        })),
+        Err(reason) => add_misses(misses, &reason),
+    }
+    match current.and_then(|current| current.sites(image, &uses)) {
+        Ok(found) => sites.extend(found),
+        Err(reason) => add_misses(misses, &format!("of current-thread runtimes: {reason}")),
     }
 }
 
-/// The calls without a timeout of the function that takes the parker; each other must
-/// have one of 0 ns.
-fn told_calls(image: &Image<'_>, told: &Pair) -> Result<Vec<u64>, String> {
+/// One miss a probe: a second reason is added to the first.
+fn add_misses(misses: &mut Vec<Miss>, reason: &str) {
+    for probe in [Probe::Park, Probe::Unpark] {
+        match misses.iter_mut().find(|miss| miss.probe == probe) {
+            Some(miss) => miss.reason = format!("{}; {reason}", miss.reason),
+            None => misses.push(Miss {
+                probe,
+                reason: reason.to_owned(),
+            }),
+        }
+    }
+}
+
+/// The calls without a timeout of the function that takes the parker; each other use
+/// must be a call with one of 0 ns.
+fn told_calls(image: &Image<'_>, told: &Pair, uses: &[Use]) -> Result<Vec<u64>, String> {
     if !told.first.is_disjoint(&told.second) {
         return Err("the worker's park is a part of other functions".to_owned());
     }
     let unclear = || "the calls of the worker's park cannot be told from its yields".to_owned();
-    let uses = uses::find(image, &told.first, MAX_USES);
     let mut parks = Vec::new();
-    for found in &uses {
+    let mut yields = 0;
+    for found in uses.iter().filter(|found| told.first.contains(&found.of)) {
         match (
             found.kind,
             timeout::of_call(image, found.user, found.address),
         ) {
             (Kind::Call, Some(Timeout::None)) => parks.push(found.address),
-            (Kind::Call | Kind::Jump, Some(Timeout::Zero)) => {}
+            (Kind::Call | Kind::Jump, Some(Timeout::Zero)) => yields += 1,
             _ => return Err(unclear()),
         }
     }
-    let has_both = !parks.is_empty() && parks.len() < uses.len();
-    (has_both && uses.len() <= MAX_USES)
+    (yields > 0 && !parks.is_empty() && uses.len() <= MAX_USES)
         .then_some(parks)
         .ok_or_else(unclear)
 }

@@ -44,7 +44,6 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
         remember_tasks(&mut sites);
     }
     park::find(&image, &expectations, &parks, &mut sites, &mut misses);
-    park::find_current_thread(&image, &expectations, &mut sites, &mut misses);
     panics::find(elf, &image, &mut sites, &mut misses);
     name_everything(&image, &mut found, &mut sites);
     sites.sort_by_key(|site| (site.probe, site.file_offset));

@@ -4,7 +4,7 @@
 //! jumps to them, and the instructions that load their addresses. Never: what data
 //! points to them; what becomes of an address that is loaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use iced_x86::{Code, FlowControl, Instruction};
@@ -26,6 +26,9 @@ pub(crate) enum Kind {
 /// An instruction that names a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Use {
+    /// The function.
+    pub(crate) of: u64,
+    /// The instruction.
     pub(crate) address: u64,
     /// Where the function begins that has the instruction.
     pub(crate) user: u64,
@@ -36,20 +39,25 @@ pub(crate) struct Use {
 /// them if there are too many to look at them all.
 pub(crate) fn find(image: &Image<'_>, functions: &BTreeSet<u64>, limit: usize) -> Vec<Use> {
     let names_one = |word: &&(u64, u64)| functions.contains(&word.1);
-    let words = image.code_pointers().iter().filter(names_one);
-    let words = words.map(|word| word.0).take(limit);
-    let mut names: Vec<u64> = functions.iter().copied().chain(words).collect();
-    names.sort_unstable();
+    let words = image.code_pointers().iter().filter(names_one).take(limit);
+    let itself = functions.iter().map(|&function| (function, function));
+    let names: BTreeMap<u64, u64> = words.copied().chain(itself).collect();
+    let (Some((&first, _)), Some((&last, _))) = (names.first_key_value(), names.last_key_value())
+    else {
+        return Vec::new();
+    };
+    let is_name = |name: u64| (first..=last).contains(&name) && names.contains_key(&name);
     let mut uses = Vec::new();
     let mut instructions = Vec::new();
     for range in image.functions() {
-        if !mentions(image, range, &names) {
+        if !mentions(image, range, is_name) {
             continue;
         }
         code::decode(image, range, &mut instructions);
         let named = instructions.iter().filter_map(|instruction| {
             let (name, kind) = name(range, instruction)?;
-            names.binary_search(&name).ok().map(|_| Use {
+            names.get(&name).map(|&of| Use {
+                of,
                 address: instruction.ip(),
                 user: range.start,
                 kind,
@@ -63,21 +71,16 @@ pub(crate) fn find(image: &Image<'_>, functions: &BTreeSet<u64>, limit: usize) -
     uses
 }
 
-/// Whether a function may have an instruction that names one of these addresses,
-/// sorted: in its last four bytes, relative to its end or as it is.
-fn mentions(image: &Image<'_>, range: &Range<u64>, names: &[u64]) -> bool {
-    let (Some(&first), Some(&last)) = (names.first(), names.last()) else {
-        return false;
-    };
+/// Whether a function may have an instruction that names one of these addresses: in
+/// its last four bytes, relative to its end or as it is.
+fn mentions(image: &Image<'_>, range: &Range<u64>, is_name: impl Fn(u64) -> bool) -> bool {
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     let code = image.bytes(range.start, length).unwrap_or_default();
     let ends = range.start + 4..;
     code.windows(4).zip(ends).any(|(bytes, end)| {
         let bytes = bytes.try_into().unwrap_or_default();
         let relative = end.wrapping_add_signed(i32::from_le_bytes(bytes).into());
-        [relative, u32::from_le_bytes(bytes).into()]
-            .iter()
-            .any(|name| (first..=last).contains(name) && names.binary_search(name).is_ok())
+        is_name(relative) || is_name(u32::from_le_bytes(bytes).into())
     })
 }
 

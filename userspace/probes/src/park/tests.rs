@@ -18,7 +18,13 @@ fn find(functions: &[Assemble<'_>], words: &[Word]) -> (Vec<Site>, Vec<Miss>) {
     }
     let (mut sites, mut misses) = (Vec::new(), Vec::new());
     super::find(&image, &expectations, &shapes, &mut sites, &mut misses);
-    (sites, misses)
+    // There is no current-thread scheduler.
+    let own = |miss: &Miss| {
+        let (own, _) = miss.reason.split_once("of current-thread runtimes")?;
+        let reason = own.trim_end_matches("; ").to_owned();
+        (!own.is_empty()).then_some(Miss { reason, ..*miss })
+    };
+    (sites, misses.iter().filter_map(own).collect())
 }
 
 /// Sites as (probe, function, offset in it).

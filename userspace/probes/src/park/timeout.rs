@@ -13,7 +13,7 @@ use crate::code;
 use crate::elf::Image;
 
 /// The niche of `Option<Duration>`.
-const NO_TIMEOUT: u64 = 1_000_000_000;
+pub(super) const NO_TIMEOUT: u64 = 1_000_000_000;
 /// How far before a call its argument is set.
 const MAX_DISTANCE: usize = 8;
 

@@ -5,13 +5,14 @@ use super::*;
 use crate::testing::expected::{self, DRIVER, Expect};
 use crate::testing::sections::with_sections;
 use crate::testing::{self, Assemble, Linking, function};
+use crate::uses;
 
 // Indices of the functions.
 const PARK: u64 = 0;
 const YIELD: u64 = 1;
 const OTHER: u64 = 4;
 
-fn find(elf: &[u8]) -> (Vec<Site>, Vec<Miss>) {
+fn find(elf: &[u8]) -> Result<Vec<Site>, String> {
     let image = Image::parse(elf).unwrap();
     let mut expectations = Expectations::default();
     let mut instructions = Vec::new();
@@ -19,9 +20,10 @@ fn find(elf: &[u8]) -> (Vec<Site>, Vec<Miss>) {
         assert!(code::decode(&image, range, &mut instructions));
         expectations.visit(&image, range, &instructions);
     }
-    let (mut sites, mut misses) = (Vec::new(), Vec::new());
-    super::find(&image, &expectations, &mut sites, &mut misses);
-    (sites, misses)
+    let current = Current::of(&image, &expectations)?;
+    let functions = current.functions().copied().collect();
+    let uses = uses::find(&image, &functions, MAX_USES);
+    current.sites(&image, &uses)
 }
 
 fn program(functions: &[Assemble<'_>]) -> Vec<u8> {
@@ -31,22 +33,14 @@ fn program(functions: &[Assemble<'_>]) -> Vec<u8> {
 /// Sites as (probe, function), or the reason.
 #[track_caller]
 fn check(elf: &[u8], expected: Result<&[(Probe, u64)], &str>) {
-    let (sites, misses) = find(elf);
     let place = |site: &Site| {
         assert_eq!(site.scheduler, Some(Scheduler::CurrentThread));
         let at = site.address - testing::CODE;
         (site.probe, at / testing::FUNCTION_BYTES)
     };
-    let sites: Vec<_> = sites.iter().map(place).collect();
-    assert_eq!(sites, expected.unwrap_or_default());
-    let is_of_both = [Probe::Park, Probe::Unpark].map(|probe| {
-        let mut of = misses.iter().filter(|miss| miss.probe == probe);
-        of.next().map(|miss| miss.reason.clone())
-    });
-    let reason = expected
-        .err()
-        .map(|reason| format!("of current-thread runtimes: {reason}"));
-    assert_eq!(is_of_both, [reason.clone(), reason]);
+    let found = find(elf).map(|sites| sites.iter().map(place).collect::<Vec<_>>());
+    let found = found.as_deref().map_err(String::as_str);
+    assert_eq!(found, expected);
 }
 
 fn takes(what: Expect) -> impl Fn(&mut CodeAssembler) -> Result<(), IcedError> {
@@ -80,11 +74,30 @@ fn the_first_that_takes_the_driver_is_the_park() {
     check(&elf, Ok(FOUND));
 }
 
+/// As if a later Tokio had them in another order.
+#[test]
+fn the_first_is_left_out_if_the_second_waits() {
+    let waits = |what: Expect| {
+        move |a: &mut CodeAssembler| {
+            a.mov(r8d, 1_000_000_000)?;
+            expected::panic(a, what, OTHER)
+        }
+    };
+    let [first, second] = DRIVER;
+    let of = |park: Assemble<'_>, park_yield: Assemble<'_>| {
+        program(&[park, park_yield, &blocks_on, &blocks_on, &ret])
+    };
+    check(&of(&waits(first), &takes(second)), Ok(FOUND));
+    check(&of(&waits(first), &waits(second)), Ok(FOUND));
+    let reason = "the second function that takes the driver waits, not the first";
+    check(&of(&takes(first), &waits(second)), Err(reason));
+}
+
 #[test]
 fn a_symbol_tells_the_same() {
     let (park, park_yield) = (takes(DRIVER[0]), takes(DRIVER[1]));
     let name = "_ZN5tokio7runtime9scheduler14current_thread7Context4park17h0123456789abcdefE";
-    let of = |park| {
+    let of = |park: Assemble<'_>| {
         let elf = program(&[park, &park_yield, &blocks_on, &blocks_on, &ret]);
         with_sections(elf, &[(name, function(PARK), 9)])
     };
@@ -103,7 +116,7 @@ fn the_message_may_be_in_the_function_called() {
     };
     let (park, park_yield) = (called(DRIVER[0]), called(DRIVER[1]));
     let expect = |a: &mut CodeAssembler| expected::load(a, edi, DRIVER[0].message);
-    let of = |expect| program(&[&park, &park_yield, &blocks_on, &blocks_on, expect]);
+    let of = |expect: Assemble<'_>| program(&[&park, &park_yield, &blocks_on, &blocks_on, expect]);
     check(&of(&expect), Ok(FOUND));
     check(&of(&ret), Err(NOTHING));
 }
@@ -120,7 +133,7 @@ fn a_park_in_a_caller_is_left_out() {
         expected::panic(a, DRIVER[1], OTHER)?;
         expected::panic(a, DRIVER[0], OTHER)
     };
-    let of = |caller| program(&[&park, &park_yield, &blocks_on, caller, &ret]);
+    let of = |caller: Assemble<'_>| program(&[&park, &park_yield, &blocks_on, caller, &ret]);
     check(&of(&has_park), Err(PART_OF_OTHERS));
     check(&of(&has_both), Err(PART_OF_OTHERS));
     let inlined = program(&[&ret, &park_yield, &has_park, &ret, &ret]);
