@@ -40,13 +40,20 @@ pub(super) fn of_call(image: &Image<'_>, function: u64, call: u64) -> Option<Tim
 /// The last instructions that control does not leave in between.
 fn straight(instructions: &[Instruction]) -> &[Instruction] {
     let last = &instructions[instructions.len().saturating_sub(MAX_DISTANCE)..];
-    let is_end = |instruction: &Instruction| instruction.flow_control() != FlowControl::Next;
-    &last[last.iter().rposition(is_end).map_or(0, |end| end + 1)..]
+    let end = last.iter().rposition(|last| !is_plain(last));
+    &last[end.map_or(0, |end| end + 1)..]
+}
+
+fn is_plain(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::Next
 }
 
 /// The timeout if the nanoseconds are in `edx`.
 pub(super) fn in_register(before: &[Instruction]) -> Option<Timeout> {
-    let set = straight(before).iter().rev().find(|set| sets_rdx(set))?;
+    let last = before.iter().rev().take(MAX_DISTANCE);
+    let set = last
+        .take_while(|last| is_plain(last))
+        .find(|set| sets_rdx(set))?;
     match (set.mnemonic(), set.op1_kind()) {
         (Mnemonic::Mov, OpKind::Immediate32) if set.op0_register() == Register::EDX => {
             (u64::from(set.immediate32()) == NO_TIMEOUT).then_some(Timeout::None)
@@ -105,9 +112,9 @@ fn is_vector_move(instruction: &Instruction) -> bool {
 }
 
 fn slot(instruction: &Instruction) -> Option<Slot> {
-    let is_plain = instruction.memory_index() == Register::None
+    let is_on_stack = instruction.memory_index() == Register::None
         && matches!(instruction.memory_base(), Register::RSP | Register::RBP);
-    is_plain.then(|| {
+    is_on_stack.then(|| {
         (
             instruction.memory_base(),
             instruction.memory_displacement64(),
