@@ -42,7 +42,6 @@ pub(crate) const LIFE: [&str; 3] = [SCHED_PROCESS_EXIT, "signal_deliver", SCHED_
 /// Name of the program that sees who wakes the target's threads.
 pub(crate) const SCHED_WAKING: &str = "sched_waking";
 
-
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {
     match probe {
