@@ -24,7 +24,7 @@ Exit codes:
   0  done (also when the target exits, the duration is over, or on Ctrl-C)
   1  a failure of our own: output not writable or another recorder's, disk full,
      too few descriptors, internal
-  2  usage
+  2  usage, or a --debug-file that is not the program's
   3  a privilege is missing
   4  the kernel or its policy refuses
   5  no such target: never there, gone before attach ended, a kernel thread, not
@@ -185,6 +185,11 @@ pub(crate) struct RecordArgs {
         default_value = "tokio,sched"
     )]
     pub(crate) signals: Vec<Signal>,
+    /// The file with the program's symbols and debug information, where they were
+    /// taken out of it; without it, what gdb would find for its build id or its debug
+    /// link, in the target's root and in ours.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) debug_file: Option<PathBuf>,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]

@@ -93,7 +93,9 @@ fn of_attach(error: &AttachError) -> u8 {
         | AttachError::PidNamespace
         | AttachError::NotKept { .. }
         | AttachError::Link { .. } => KERNEL,
-        AttachError::RingBudget { .. } | AttachError::RingMemory { .. } => USAGE,
+        AttachError::RingBudget { .. }
+        | AttachError::RingMemory { .. }
+        | AttachError::DebugFile { .. } => USAGE,
         _ => FAILURE,
     }
 }
@@ -195,6 +197,8 @@ mod tests {
             least: 8192,
         };
         assert_eq!(code(budget), USAGE);
+        let (path, reason) = (String::new(), String::new());
+        assert_eq!(code(AttachError::DebugFile { path, reason }), USAGE);
         let error = dial9_bpf_probes::scan(b"no program").expect_err("it is none");
         assert_eq!(code(error), NOTHING_TO_TRACE);
         let reason = String::new();

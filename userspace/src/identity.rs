@@ -66,6 +66,8 @@ pub(crate) fn metadata(
             .cpu_time_behind()
             .map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())),
     );
+    let untyped = plan.untyped.as_ref();
+    absent.extend(untyped.map(|reason| ("task-types".to_owned(), reason.clone())));
     Metadata {
         service: Some(identity.service.clone()),
         instance: Some(identity.instance.clone()),

@@ -27,7 +27,10 @@ pub(crate) fn render(target: &Target, plan: &Plan, prices: Result<Prices, String
     for miss in &plan.misses {
         writeln!(out, "missing: {}: {}", miss.probe.name(), miss.reason).expect("to a string");
     }
-    if !plan.misses.is_empty() {
+    if let Some(reason) = &plan.untyped {
+        writeln!(out, "missing: task-types: {reason}").expect("to a string");
+    }
+    if !plan.misses.is_empty() || plan.untyped.is_some() {
         out.push('\n');
     }
     match prices {

@@ -100,6 +100,14 @@ pub enum AttachError {
         /// What happened.
         source: io::Error,
     },
+    /// A file is not the program's debug file.
+    #[error("{path} is no debug file of the program: {reason}")]
+    DebugFile {
+        /// The file.
+        path: String,
+        /// What tells.
+        reason: String,
+    },
     /// The embedded kernel object does not fit this loader.
     #[error("the embedded kernel object is not usable: {reason}")]
     Object {

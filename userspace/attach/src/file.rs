@@ -13,7 +13,7 @@ use std::{
     slice,
 };
 
-use dial9_bpf_probes::STEPS;
+use dial9_bpf_probes::{STEPS, Step};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Largest file that is looked at, bytes; most of one as large are debug sections,
@@ -25,6 +25,7 @@ const MAX_FILE_BYTES: u64 = 16 << 30;
 pub struct FileParts {
     start: NonNull<u8>,
     bytes: usize,
+    file: File,
 }
 
 // SAFETY: the memory belongs to the value.
@@ -37,35 +38,56 @@ impl FileParts {
     /// # Errors
     /// The kernel's answer; that the file is too large, or became shorter meanwhile.
     pub(crate) fn read(file: &File) -> io::Result<Self> {
+        Self::read_by(file, &STEPS)
+    }
+
+    /// The same for what these steps name.
+    ///
+    /// # Errors
+    /// As [`FileParts::read`].
+    pub(crate) fn read_by(file: &File, steps: &[Step]) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
         if bytes > MAX_FILE_BYTES {
             return Err(io::Error::other(format!("{bytes} bytes is too large")));
         }
-        let mut parts = Self::zeroed(usize::try_from(bytes).map_err(io::Error::other)?)?;
-        for step in STEPS {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let mut parts = Self::zeroed(bytes, file.try_clone()?)?;
+        for step in steps {
             let Ok(wanted) = step(&parts) else { break };
             for part in wanted {
-                parts.fill(file, part)?;
+                parts.fill(part)?;
             }
         }
         Ok(parts)
     }
 
+    /// Another part of the file; `None` where it cannot be read, as where the file has
+    /// become shorter.
+    pub fn part(&self, part: Range<u64>) -> Option<Vec<u8>> {
+        let bytes = part.end.checked_sub(part.start)?;
+        if part.end > self.bytes as u64 {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(bytes).ok()?];
+        self.file.read_exact_at(&mut bytes, part.start).ok()?;
+        Some(bytes)
+    }
+
     /// Zeros that take no memory until they are written.
-    fn zeroed(bytes: usize) -> io::Result<Self> {
+    fn zeroed(bytes: usize, file: File) -> io::Result<Self> {
         if bytes == 0 {
             let start = NonNull::dangling();
-            return Ok(Self { start, bytes });
+            return Ok(Self { start, bytes, file });
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::Other)?;
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, file })
     }
 
-    fn fill(&mut self, file: &File, part: Range<u64>) -> io::Result<()> {
+    fn fill(&mut self, part: Range<u64>) -> io::Result<()> {
         let bounds = usize::try_from(part.start)
             .ok()
             .zip(usize::try_from(part.end).ok());
@@ -74,7 +96,7 @@ impl FileParts {
         let bytes = bounds
             .and_then(|(start, end)| bytes.get_mut(start..end))
             .ok_or(io::ErrorKind::InvalidInput)?;
-        file.read_exact_at(bytes, part.start)
+        self.file.read_exact_at(bytes, part.start)
     }
 }
 
@@ -116,8 +138,8 @@ mod tests {
     #[test]
     fn a_file_that_becomes_shorter_is_an_error() {
         let file = tempfile::tempfile().expect("there is room");
-        let mut parts = FileParts::zeroed(100).expect("there is memory");
-        let error = parts.fill(&file, 0..64).expect_err("it is empty");
+        let mut parts = FileParts::zeroed(100, file).expect("there is memory");
+        let error = parts.fill(0..64).expect_err("it is empty");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 

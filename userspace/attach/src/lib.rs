@@ -6,6 +6,7 @@
 
 pub mod baseline;
 pub mod btf;
+mod debug_file;
 pub mod error;
 mod file;
 pub mod forks;
@@ -23,6 +24,7 @@ mod sys;
 pub mod target;
 pub mod tracer;
 
+pub use debug_file::DebugFile;
 pub use error::AttachError;
 pub use file::FileParts;
 pub use link::LinkKind;

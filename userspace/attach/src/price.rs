@@ -211,6 +211,7 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
         tokio_version: None,
         build_id: None,
         has_symbols: false,
+        untyped: None,
     })
 }
 

@@ -17,6 +17,7 @@ use std::{
 
 use dial9_bpf_probes::plan::Binary;
 use rustix::{
+    fs::{Mode, OFlags, open},
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
@@ -160,6 +161,11 @@ impl Target {
         FileParts::read(self.unwinder.as_ref()?).ok()
     }
 
+    /// Its root directory, as far as we may look.
+    pub(crate) fn root(&self) -> io::Result<OwnedFd> {
+        root_at(&format!("/proc/{}/root", self.pid))
+    }
+
     /// Run-time address of the instruction at `file_offset` of the executable.
     ///
     /// # Errors
@@ -207,6 +213,12 @@ impl Target {
                 .sum(),
         )
     }
+}
+
+/// A directory to look for files under.
+pub(crate) fn root_at(path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
 }
 
 /// The path of /proc/PID/exe without the kernel's suffix, unless the file is

@@ -20,8 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         tokio_version,
         build_id,
         has_symbols,
+        untyped,
     } = &plan;
     println!("tokio {tokio_version:?}, build id {build_id:?}, symbols {has_symbols}, {elapsed:?}");
+    println!("untyped: {untyped:?}");
     for (index, vtable) in vtables.iter().enumerate() {
         println!("vtable {index}: {vtable:x?}");
     }

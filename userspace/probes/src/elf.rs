@@ -5,6 +5,7 @@
 //! link-time virtual addresses. Never: a panic on hostile input, a need for
 //! section headers (only symbols and the comment come from them), knowledge of Tokio.
 
+mod debug;
 mod frames;
 mod parts;
 mod pointers;
@@ -18,9 +19,11 @@ use object::elf::{
     EM_X86_64, ET_EXEC, FileHeader64, PF_W, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64,
     SHT_DYNSYM, SHT_SYMTAB,
 };
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _};
 
-pub use self::parts::{STEPS, Step};
+pub use self::debug::{DebugLink, Names, build_id_of, debug_link};
+pub(crate) use self::debug::{Debug, Section};
+pub use self::parts::{DEBUG_FILE_STEPS, STEPS, Step};
 use self::pointers::Pointers;
 use self::sections::Sections;
 pub(crate) use self::symbols::{Symbol, Symbols};
@@ -80,6 +83,18 @@ impl<'data> Image<'data> {
     ///
     /// Every [`ScanError`] but `NotTokio`.
     pub(crate) fn parse(elf: &'data [u8]) -> Result<Self, ScanError> {
+        Self::parse_with(elf, None)
+    }
+
+    /// The same, with the symbols of its debug file where it has none itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`Image::parse`].
+    pub(crate) fn parse_with(
+        elf: &'data [u8],
+        debug_file: Option<&'data [u8]>,
+    ) -> Result<Self, ScanError> {
         let header = file_header(elf)?;
         let headers = program_headers(header, elf)?;
         let sections = Sections::read(header, elf)?;
@@ -87,7 +102,7 @@ impl<'data> Image<'data> {
             segments: segments(headers, elf)?,
             pointers: Pointers::default(),
             functions: Vec::new(),
-            symbols: Symbols::read(sections, SHT_SYMTAB)?,
+            symbols: symbols(sections, debug_file)?,
             build_id: build_id(headers, elf),
             comment: comment(sections),
         };
@@ -211,6 +226,28 @@ impl<'data> Image<'data> {
     pub(crate) fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
+}
+
+/// The file's own symbols, or those of its debug file, if that is sound.
+///
+/// # Errors
+///
+/// `TooBig`.
+fn symbols<'data>(
+    sections: Sections<'data>,
+    debug_file: Option<&'data [u8]>,
+) -> Result<Symbols<'data>, ScanError> {
+    let own = Symbols::read(sections, SHT_SYMTAB)?;
+    let others = || {
+        let elf = debug_file?;
+        let sections = Sections::read(file_header(elf).ok()?, elf).ok()?;
+        Symbols::read(sections, SHT_SYMTAB).ok()
+    };
+    Ok(if own.is_empty() {
+        others().unwrap_or(own)
+    } else {
+        own
+    })
 }
 
 /// Address of a function that the file exports by this name.
@@ -337,19 +374,21 @@ fn dynamic_table(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Vec<(
 }
 
 fn build_id(headers: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Option<String> {
-    headers.iter().find_map(|header| {
-        let mut notes = header.notes(ENDIAN, elf).ok().flatten()?;
-        for _ in 0..MAX_NOTES {
-            let note = notes.next().ok().flatten()?;
-            if note.name() == object::elf::ELF_NOTE_GNU
-                && note.n_type(ENDIAN) == object::elf::NT_GNU_BUILD_ID
-                && note.desc().len() <= MAX_BUILD_ID_BYTES
-            {
-                return Some(hex(note.desc()));
-            }
+    let of_segment = |header: &ProgramHeader64<_>| build_id_among(header.notes(ENDIAN, elf).ok()??);
+    headers.iter().find_map(of_segment)
+}
+
+fn build_id_among(mut notes: NoteIterator<'_, FileHeader64<LittleEndian>>) -> Option<String> {
+    for _ in 0..MAX_NOTES {
+        let note = notes.next().ok().flatten()?;
+        if note.name() == object::elf::ELF_NOTE_GNU
+            && note.n_type(ENDIAN) == object::elf::NT_GNU_BUILD_ID
+            && note.desc().len() <= MAX_BUILD_ID_BYTES
+        {
+            return Some(hex(note.desc()));
         }
-        None
-    })
+    }
+    None
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -12,6 +12,7 @@ mod complete;
 #[cfg(test)]
 mod corpus;
 mod cut;
+mod debug_info;
 mod elf;
 mod entry;
 mod error;
@@ -26,13 +27,15 @@ mod scan;
 mod spawn;
 #[cfg(test)]
 mod testing;
+mod types;
 mod uses;
 mod values;
 mod version;
 mod vtables;
 mod wakers;
 
-pub use elf::{STEPS, Step};
+pub use debug_info::{File, Read};
+pub use elf::{DEBUG_FILE_STEPS, DebugLink, Names, STEPS, Step, build_id_of, debug_link};
 pub use error::ScanError;
 pub use panics::add_unwinder;
-pub use scan::scan;
+pub use scan::{scan, scan_files};

@@ -1,8 +1,8 @@
-//! Names that symbols give.
+//! Names that symbols and debug information give.
 //!
-//! In: mangled symbols. Out: demangled names without hashes; the future's type
-//! of a poll function. Never: a guess: legacy symbols do not spell generic
-//! arguments, so they give no type.
+//! In: mangled symbols, names of debug entries. Out: demangled names without hashes; the
+//! future's types of a poll function. Never: a guess; a name of several where one
+//! function serves more types than it has names.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -11,6 +11,10 @@ use crate::elf::{Image, Symbol};
 
 /// `poll` in `runtime/task/raw.rs`, with its generic arguments.
 const POLL: &str = "tokio::runtime::task::raw::poll::<";
+/// The same without, as legacy symbols have it.
+const LEGACY_POLL: &str = "tokio::runtime::task::raw::poll";
+/// As debug information has it, which puts a function into its module.
+const DEBUG_POLL: &str = "poll<";
 /// The longest demangled name, bytes. References in a name make it grow
 /// exponentially.
 const MAX_NAME_BYTES: usize = 1 << 16;
@@ -79,18 +83,16 @@ impl<'image> Namer<'image> {
         is_around.then(|| self.name(symbol))?
     }
 
-    /// The future's type of the poll function at `address`; `None` if its symbols
-    /// spell none or several.
-    pub(crate) fn task_type(&mut self, address: u64) -> Option<String> {
+    /// The future's types that symbols of the poll function at `address` spell.
+    pub(crate) fn task_types(&mut self, address: u64) -> BTreeSet<String> {
         let functions = self.image.symbols().functions();
         let first = functions.partition_point(|symbol| symbol.address < address);
         let here = functions[first..]
             .iter()
             .take_while(|symbol| symbol.address == address)
             .take(MAX_ALIASES);
-        let mut types = here.filter_map(|symbol| poll_argument(&self.name(symbol)?));
-        let name = types.next()?;
-        types.all(|other| other == name).then_some(name)
+        here.filter_map(|symbol| poll_argument(&self.name(symbol)?, POLL))
+            .collect()
     }
 
     fn name(&mut self, symbol: &Symbol) -> Option<String> {
@@ -103,8 +105,16 @@ impl<'image> Namer<'image> {
     }
 }
 
-fn poll_argument(name: &str) -> Option<String> {
-    let arguments = name.strip_prefix(POLL)?;
+/// The future's type of a function that debug information calls `name` and symbols
+/// `mangled`, if it is the `raw::poll` of a task.
+pub(crate) fn poll_type(mangled: &str, name: &str) -> Option<String> {
+    let function = demangle(mangled)?;
+    let is_poll = function == LEGACY_POLL || function.starts_with(POLL);
+    is_poll.then(|| poll_argument(name, DEBUG_POLL))?
+}
+
+fn poll_argument(name: &str, function: &str) -> Option<String> {
+    let arguments = name.strip_prefix(function)?;
     let end = first_argument_end(arguments)?;
     Some(arguments[..end].to_owned())
 }

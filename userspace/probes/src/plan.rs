@@ -118,7 +118,8 @@ pub struct TaskVtable {
     pub id_offset: u16,
     /// Whether its tasks are closures of the blocking pool.
     pub blocking: bool,
-    /// The future's type, where a v0 symbol spells it.
+    /// The future's type, where a v0 symbol, debug information or the symbols of its
+    /// functions spell it; where it may be one of several, all of them.
     pub task_type: Option<String>,
 }
 
@@ -145,8 +146,10 @@ pub struct Plan {
     pub tokio_version: Option<String>,
     /// GNU build id, lower-case hex.
     pub build_id: Option<String>,
-    /// Whether the binary has a symbol table.
+    /// Whether the binary, or its debug file, has a symbol table.
     pub has_symbols: bool,
+    /// Why task types have no name, where some have none.
+    pub untyped: Option<String>,
 }
 
 impl Plan {
@@ -250,6 +253,7 @@ mod tests {
             tokio_version: None,
             build_id: None,
             has_symbols: true,
+            untyped: None,
         };
         let plan = plan.without_single_step();
         let left: Vec<u64> = plan.sites.iter().map(|site| site.address).collect();

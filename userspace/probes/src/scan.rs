@@ -1,20 +1,21 @@
 //! The scan: what of a binary can be probed, by which sites.
 //!
-//! In: the bytes of an ELF file. Out: a [`Plan`]. Never: a look at a process, a
-//! file or the kernel; a panic on hostile input.
+//! In: the bytes of an ELF file, and of its debug file. Out: a [`Plan`]. Never: a look
+//! at a process, a file or the kernel; a panic on hostile input.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::calls::PollCalls;
 use crate::code;
+use crate::debug_info::File;
 use crate::elf::Image;
 use crate::error::ScanError;
 use crate::inlined::InlinedWakes;
 use crate::names::Namer;
 use crate::park::{self, Expectations, ParkCalls};
-use crate::plan::{Plan, Probe, Site, TaskVtable};
-use crate::vtables::{self, Found};
-use crate::{complete, panics, polls, spawn, version, wakers};
+use crate::plan::{Plan, Probe, Site};
+use crate::vtables;
+use crate::{complete, panics, polls, spawn, types, version, wakers};
 
 /// Finds the sites of a Tokio program (Tokio 1.24 or later, x86-64, optimized).
 ///
@@ -23,7 +24,25 @@ use crate::{complete, panics, polls, spawn, version, wakers};
 /// [`ScanError`] if the file is no such ELF file or has no Tokio in it. A probe
 /// without a usable site is no error but one of [`Plan::misses`].
 pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
-    let image = Image::parse(elf)?;
+    let read = |part: Range<u64>| {
+        let [start, end] = [part.start, part.end].map(|at| usize::try_from(at).ok());
+        Some(elf.get(start?..end?)?.to_vec())
+    };
+    let file = File {
+        parts: elf,
+        read: &read,
+    };
+    scan_files(&file, None)
+}
+
+/// The same for a program whose symbols and debug information may be in another file.
+///
+/// # Errors
+///
+/// As [`scan`]; what is wrong with the other file is none.
+pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<Plan, ScanError> {
+    let elf = program.parts;
+    let image = Image::parse_with(elf, debug_file.map(|file| file.parts))?;
     let mut found = vtables::find(&image)?;
     let Swept {
         polls: poll_calls,
@@ -45,7 +64,12 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
     }
     park::find(&image, &expectations, &parks, &mut sites, &mut misses);
     panics::find(elf, &image, &mut sites, &mut misses);
-    name_everything(&image, &mut found, &mut sites);
+    let mut names = Namer::of(&image);
+    for site in &mut sites {
+        site.function = names.function(site.address);
+    }
+    let files: Vec<_> = [program].into_iter().chain(debug_file).collect();
+    let untyped = types::find(&mut names, &files, &mut found);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
     sites.dedup_by_key(|site| (site.probe, site.file_offset));
     Ok(Plan {
@@ -55,6 +79,7 @@ pub fn scan(elf: &[u8]) -> Result<Plan, ScanError> {
         tokio_version: version::find(&image),
         build_id: image.build_id().map(str::to_owned),
         has_symbols: !image.symbols().is_empty(),
+        untyped,
     })
 }
 
@@ -99,25 +124,6 @@ fn remember_tasks(sites: &mut [Site]) {
     ];
     for site in sites {
         site.cookie.remembers = of_tasks.contains(&site.probe) && !site.cookie.blocking;
-    }
-}
-
-fn name_everything(image: &Image<'_>, found: &mut [Found], sites: &mut [Site]) {
-    let mut names = Namer::of(image);
-    for site in sites {
-        site.function = names.function(site.address);
-    }
-    let mut users: BTreeMap<u64, usize> = BTreeMap::new();
-    for found in found.iter() {
-        *users.entry(found.vtable.poll).or_default() += 1;
-    }
-    for Found { vtable, .. } in found {
-        let TaskVtable {
-            poll, task_type, ..
-        } = vtable;
-        if users.get(poll) == Some(&1) {
-            *task_type = names.task_type(*poll);
-        }
     }
 }
 

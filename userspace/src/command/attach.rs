@@ -13,11 +13,12 @@ use std::{
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, Options, Prices, Target, Tracer, rings::check_budget,
+    Abilities, AttachError, DebugFile, FileParts, Options, Prices, Target, Tracer, rings::check_budget,
 };
 use dial9_bpf_probes::{
-    add_unwinder,
+    File, ScanError, add_unwinder,
     plan::{Plan, Probe},
+    scan_files,
 };
 use dial9_bpf_ship::{
     convert::head_of_archive,
@@ -166,12 +167,19 @@ fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
 }
 
 fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
-    let bytes = target.read_executable()?;
+    let program = target.read_executable()?;
     if !args.wants(Signal::Tokio) {
-        let plan = dial9_bpf_probes::scan(&bytes).map(Plan::without_sites);
+        let plan = dial9_bpf_probes::scan(&program).map(Plan::without_sites);
         return Ok(plan.unwrap_or_default());
     }
-    let mut plan = dial9_bpf_probes::scan(&bytes)
+    let debug_file = match &args.debug_file {
+        Some(path) => Some(DebugFile::at(path, &program)?),
+        None => DebugFile::find(target, &program),
+    };
+    if let Some(file) = &debug_file {
+        stderr::say(format_args!("debug file: {}", file.path().display()));
+    }
+    let mut plan = scan_parts(&program, debug_file.as_ref())
         .map_err(anyhow::Error::from)
         .and_then(|plan| Ok(with_polls(plan)?))
         .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
@@ -181,6 +189,23 @@ fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
     } else {
         plan
     })
+}
+
+fn scan_parts(program: &FileParts, debug_file: Option<&DebugFile>) -> Result<Plan, ScanError> {
+    let read = |part| program.part(part);
+    let program = File {
+        parts: program,
+        read: &read,
+    };
+    let Some(debug_file) = debug_file else {
+        return scan_files(&program, None);
+    };
+    let read = |part| debug_file.parts().part(part);
+    let debug_file = File {
+        parts: debug_file.parts(),
+        read: &read,
+    };
+    scan_files(&program, Some(&debug_file))
 }
 
 /// A Tokio program of which no poll can be seen: a trace of it would be empty.
@@ -346,6 +371,9 @@ fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant
     for miss in &plan.misses {
         let (probe, reason) = (miss.probe.name(), &miss.reason);
         stderr::say(format_args!("missing: {probe}: {reason}"));
+    }
+    if let Some(reason) = &plan.untyped {
+        stderr::say(format_args!("missing: task-types: {reason}"));
     }
     for (name, reason) in tracer.absent() {
         stderr::say(format_args!("missing: {name}: {reason}"));

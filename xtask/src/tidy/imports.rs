@@ -41,7 +41,7 @@ const WORKSPACE: [(&str, &[&str]); 9] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 15] = [
+const OWNED: [(&str, &[&str]); 16] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
@@ -51,6 +51,7 @@ const OWNED: [(&str, &[&str]); 15] = [
         "dial9-trace-format",
         &["dial9-bpf-trace", "dial9-bpf-integration", "xtask"],
     ),
+    ("gimli", &["dial9-bpf-probes"]),
     ("iced-x86", &["dial9-bpf-probes"]),
     ("nix", &["dial9-bpf"]),
     ("object", &["dial9-bpf-probes"]),

@@ -9,6 +9,7 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, PT_LOAD, ProgramHeader64, SHT_DYNSYM, SHT_SYMTAB};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
+use super::debug::DEBUG_LINK;
 use super::sections::{self, Sections};
 use super::{
     COMMENT, ENDIAN, LOADED, MAX_COMMENT_BYTES, MAX_LOADED_BYTES, file_header, program_headers,
@@ -22,7 +23,9 @@ const MAX_SYMBOL_BYTES: u64 = 512 << 20;
 pub type Step = fn(&[u8]) -> Result<Vec<Range<u64>>, ScanError>;
 
 /// One step after the other; what none of them names, [`crate::scan()`] does not read.
-pub const STEPS: [Step; 4] = [beginning, tables, contents, comment];
+pub const STEPS: [Step; 4] = [beginning, tables, contents, small_sections];
+/// The same for the debug file of a program, which has nothing that is loaded.
+pub const DEBUG_FILE_STEPS: [Step; 3] = [beginning, tables, symbols];
 
 fn beginning(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
     let header = 0..size_of::<FileHeader64<LittleEndian>>() as u64;
@@ -51,25 +54,30 @@ fn contents(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
     };
     let segments = headers.iter().filter(loadable).map(segment);
     let mut parts = limited(elf, segments, LOADED, MAX_LOADED_BYTES)?;
-    let sections = Sections::read(header, elf)?;
-    let symbols = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| sections.symbols(kind));
-    let others = symbols.into_iter().flatten().flatten();
-    let others = others.chain(sections.names()).map(sections::range);
-    parts.extend(limited(elf, others, "bytes of symbols", MAX_SYMBOL_BYTES)?);
+    parts.extend(symbols(elf)?);
     Ok(parts)
 }
 
-/// The section that says the compiler, which is found by its name.
-fn comment(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
+/// The symbols, the names of sections, and notes.
+fn symbols(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
     let sections = Sections::read(file_header(elf)?, elf)?;
-    let comment = sections.named(COMMENT).map(sections::range);
-    let beginning = comment.map(|part| {
-        part.start
-            ..part
-                .end
-                .min(part.start.saturating_add(MAX_COMMENT_BYTES as u64))
+    let symbols = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| sections.symbols(kind));
+    let others = symbols.into_iter().flatten().flatten();
+    let others = others.chain(sections.names()).chain(sections.notes());
+    let others = others.map(sections::range);
+    limited(elf, others, "bytes of symbols", MAX_SYMBOL_BYTES)
+}
+
+/// The sections that say the compiler and the debug file, which are found by their
+/// names.
+fn small_sections(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
+    let sections = Sections::read(file_header(elf)?, elf)?;
+    let found = [COMMENT, DEBUG_LINK].map(|name| sections.named(name));
+    let beginnings = found.into_iter().flatten().map(sections::range).map(|part| {
+        let end = part.start.saturating_add(MAX_COMMENT_BYTES as u64);
+        part.start..part.end.min(end)
     });
-    limited(elf, beginning, "bytes", u64::MAX)
+    limited(elf, beginnings, "bytes", u64::MAX)
 }
 
 /// The parts, as far as they are in the file.

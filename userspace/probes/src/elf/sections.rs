@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHN_XINDEX, SectionHeader64};
+use object::elf::{FileHeader64, SHN_XINDEX, SHT_NOTE, SectionHeader64};
 use object::read::ReadRef as _;
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
@@ -67,6 +67,17 @@ impl<'data> Sections<'data> {
     pub(super) fn names(&self) -> Option<&'data SectionHeader64<LittleEndian>> {
         let is_one = self.names != 0 && self.names != SHN_XINDEX;
         is_one.then(|| self.headers.get(usize::from(self.names)))?
+    }
+
+    /// Sections of notes.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &'data SectionHeader64<LittleEndian>> {
+        let is_note = |section: &&SectionHeader64<_>| section.sh_type(ENDIAN) == SHT_NOTE;
+        self.headers.iter().filter(is_note)
+    }
+
+    /// The whole file, as far as it is there.
+    pub(super) fn elf(&self) -> &'data [u8] {
+        self.elf
     }
 
     /// The section with this name, which ends with its 0.

@@ -22,6 +22,7 @@ fn empty_plan() -> Plan {
         tokio_version: None,
         build_id: None,
         has_symbols: false,
+        untyped: None,
     }
 }
 
