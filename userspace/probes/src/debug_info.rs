@@ -9,7 +9,7 @@
 //! name spells the arguments, as in `poll<app::serve::{async_fn_env#0}, ...>`; read in
 //! what Rust 1.63 to 1.95 write. With `debug = "line-tables-only"` it has no arguments.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -20,6 +20,7 @@ use gimli::{
 
 use crate::elf::{Debug, Section};
 use crate::names;
+use crate::types::Types;
 
 /// Debug information of one scan that is read, bytes; one unit of it is in memory.
 const MAX_INFO_BYTES: u64 = 64 << 20;
@@ -78,9 +79,6 @@ impl From<gimli::Error> for Unread {
         Self::Damaged
     }
 }
-
-/// Types by the address of the poll function.
-pub(crate) type Types = BTreeMap<u64, BTreeSet<String>>;
 
 /// The types of the functions at `polls`; what is found counts also where the
 /// rest is not.

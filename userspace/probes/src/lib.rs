@@ -16,6 +16,7 @@ mod debug_info;
 mod elf;
 mod entry;
 mod error;
+mod glue;
 mod graph;
 mod inlined;
 mod locations;

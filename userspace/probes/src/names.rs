@@ -83,16 +83,22 @@ impl<'image> Namer<'image> {
         is_around.then(|| self.name(symbol))?
     }
 
-    /// The future's types that symbols of the poll function at `address` spell.
-    pub(crate) fn task_types(&mut self, address: u64) -> BTreeSet<String> {
+    /// Demangled names of the function at `address`.
+    pub(crate) fn all(&mut self, address: u64) -> Vec<String> {
         let functions = self.image.symbols().functions();
         let first = functions.partition_point(|symbol| symbol.address < address);
         let here = functions[first..]
             .iter()
             .take_while(|symbol| symbol.address == address)
             .take(MAX_ALIASES);
-        here.filter_map(|symbol| poll_argument(&self.name(symbol)?, POLL))
-            .collect()
+        here.filter_map(|symbol| self.name(symbol)).collect()
+    }
+
+    /// The future's types that symbols of the poll function at `address` spell.
+    pub(crate) fn task_types(&mut self, address: u64) -> BTreeSet<String> {
+        let names = self.all(address);
+        let types = names.iter().filter_map(|name| poll_argument(name, POLL));
+        types.collect()
     }
 
     fn name(&mut self, symbol: &Symbol) -> Option<String> {
@@ -114,9 +120,13 @@ pub(crate) fn poll_type(mangled: &str, name: &str) -> Option<String> {
 }
 
 fn poll_argument(name: &str, function: &str) -> Option<String> {
-    let arguments = name.strip_prefix(function)?;
-    let end = first_argument_end(arguments)?;
-    Some(arguments[..end].to_owned())
+    let (argument, _) = first_argument(name.strip_prefix(function)?)?;
+    Some(argument.to_owned())
+}
+
+/// The first generic argument, and what follows it.
+pub(crate) fn first_argument(arguments: &str) -> Option<(&str, &str)> {
+    Some(arguments.split_at(first_argument_end(arguments)?))
 }
 
 /// Index of the comma or bracket that ends the first generic argument.

@@ -69,7 +69,7 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
         site.function = names.function(site.address);
     }
     let files: Vec<_> = [program].into_iter().chain(debug_file).collect();
-    let untyped = types::find(&mut names, &files, &mut found);
+    let untyped = types::find(&image, &mut names, &files, &mut found);
     sites.sort_by_key(|site| (site.probe, site.file_offset));
     sites.dedup_by_key(|site| (site.probe, site.file_offset));
     Ok(Plan {

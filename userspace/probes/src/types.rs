@@ -8,7 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::debug_info::{self, File, Types};
+use crate::debug_info::{self, File};
+use crate::elf::Image;
+use crate::glue;
 use crate::names::Namer;
 use crate::vtables::Found;
 
@@ -17,8 +19,12 @@ const MAX_CANDIDATES: usize = 4;
 /// What stands between them.
 const OR: &str = " or ";
 
+/// Types by the address of what they are of.
+pub(crate) type Types = BTreeMap<u64, BTreeSet<String>>;
+
 /// Names the vtables; why some have no name, if so.
 pub(crate) fn find(
+    image: &Image<'_>,
     names: &mut Namer<'_>,
     files: &[&File<'_>],
     found: &mut [Found],
@@ -29,14 +35,25 @@ pub(crate) fn find(
     for Found { vtable, .. } in found.iter_mut() {
         let candidates = types.get(&vtable.poll);
         vtable.task_type =
-            candidates.and_then(|candidates| told(candidates, users.get(&vtable.poll)));
+            candidates.and_then(|candidates| told(candidates, users[&vtable.poll]));
     }
-    let unnamed = found.iter().filter(|found| found.vtable.task_type.is_none());
-    reason(unnamed.count(), found.len(), unread)
+    if unnamed(found) > 0 {
+        let types = glue::types(image, names, found);
+        for Found { vtable, .. } in found.iter_mut() {
+            let of_glue = || told(types.get(&vtable.address)?, 1);
+            vtable.task_type = vtable.task_type.take().or_else(of_glue);
+        }
+    }
+    reason(unnamed(found), found.len(), unread)
 }
 
-/// How many vtables have each function.
-fn users(functions: impl Iterator<Item = u64>) -> BTreeMap<u64, usize> {
+fn unnamed(found: &[Found]) -> usize {
+    let has_none = |found: &&Found| found.vtable.task_type.is_none();
+    found.iter().filter(has_none).count()
+}
+
+/// How often each function is among `functions`.
+pub(crate) fn users(functions: impl Iterator<Item = u64>) -> BTreeMap<u64, usize> {
     let mut users = BTreeMap::new();
     for function in functions {
         *users.entry(function).or_default() += 1;
@@ -73,8 +90,8 @@ fn add_debug_info(
 }
 
 /// The type, or all that it may be.
-fn told(candidates: &BTreeSet<String>, users: Option<&usize>) -> Option<String> {
-    let is_known = candidates.len() >= *users? && candidates.len() <= MAX_CANDIDATES;
+fn told(candidates: &BTreeSet<String>, users: usize) -> Option<String> {
+    let is_known = candidates.len() >= users && candidates.len() <= MAX_CANDIDATES;
     is_known.then(|| {
         let candidates: Vec<&str> = candidates.iter().map(String::as_str).collect();
         candidates.join(OR)

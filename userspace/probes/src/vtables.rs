@@ -26,6 +26,15 @@ pub(crate) struct Found {
     pub(crate) vtable: TaskVtable,
     /// Address of the shutdown function.
     pub(crate) shutdown: u64,
+    /// Addresses of all its functions, in their order.
+    functions: [u64; FUNCTIONS],
+}
+
+impl Found {
+    /// Addresses of its functions.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = u64> {
+        self.functions.iter().copied()
+    }
 }
 
 /// All task vtables, sorted by address.
@@ -51,6 +60,7 @@ pub(crate) fn find(image: &Image<'_>) -> Result<Vec<Found>, ScanError> {
                     task_type: None,
                 },
                 shutdown: run[FUNCTIONS - 1].1,
+                functions: std::array::from_fn(|slot| run[slot].1),
             })
         })
         .take(MAX_VTABLES + 1)
