@@ -1,13 +1,13 @@
 //! The types of tasks that debug information spells.
 //!
 //! In: the debug sections of a file, part by part, trusted in nothing; addresses of
-//! poll functions. Out: for each, the future's types that its entries name. Never: more
+//! functions of vtables. Out: for each, the future's types that its entries name. Never: more
 //! than the units that have these functions, more than a stated amount of work, a
 //! section that is compressed.
 //!
-//! The compiler writes one entry for each `raw::poll::<T, S>` (`DW_TAG_subprogram`), whose
-//! name spells the arguments, as in `poll<app::serve::{async_fn_env#0}, ...>`; read in
-//! what Rust 1.63 to 1.95 write. With `debug = "line-tables-only"` it has no arguments.
+//! The compiler writes one entry for each `raw::poll::<T, S>` and the like
+//! (`DW_TAG_subprogram`), whose name spells the arguments, as in `poll<app::serve::{async_fn_env#0}, ...>`; read in
+//! what Rust 1.95 writes. With `debug = "line-tables-only"` it has no arguments.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -80,31 +80,29 @@ impl From<gimli::Error> for Unread {
     }
 }
 
-/// The types of the functions at `polls`; what is found counts also where the
-/// rest is not.
-pub(crate) fn types(file: &File<'_>, polls: &BTreeSet<u64>) -> (Types, Option<Unread>) {
+/// The types that the entries of `functions` spell; what is found counts also where the
+/// rest cannot be read.
+pub(crate) fn types(file: &File<'_>, functions: &BTreeSet<u64>) -> (Types, Option<Unread>) {
     let Some(debug) = Debug::of(file.parts) else {
         return (Types::new(), Some(Unread::Absent));
     };
     let mut reader = Reader {
         read: file.read,
         debug,
-        polls,
+        functions,
         types: Types::new(),
         bytes_left: MAX_INFO_BYTES,
         attributes_left: MAX_ATTRIBUTES,
         names_left: MAX_NAMES,
     };
     let unread = reader.every_unit().err();
-    let is_complete = reader.types.len() == polls.len();
-    let unread = unread.or((!is_complete).then_some(Unread::Unspelled));
     (reader.types, unread)
 }
 
 struct Reader<'a> {
     read: Read<'a>,
     debug: Debug<'a>,
-    polls: &'a BTreeSet<u64>,
+    functions: &'a BTreeSet<u64>,
     types: Types,
     bytes_left: u64,
     attributes_left: usize,
@@ -160,7 +158,7 @@ impl Reader<'_> {
             let mut entries = header.entries();
             while let Some(entry) = entries.next()? {
                 let range = entry.range();
-                if range.begin < range.end && self.polls.range(range.begin..range.end).next().is_some() {
+                if range.begin < range.end && self.functions.range(range.begin..range.end).next().is_some() {
                     units.insert(header.debug_info_offset().0 as u64);
                     break;
                 }
@@ -258,7 +256,7 @@ impl Reader<'_> {
         let Some(address) = self.address(entry.at, bases) else {
             return Ok(());
         };
-        if !self.polls.contains(&address) {
+        if !self.functions.contains(&address) {
             return Ok(());
         }
         let left = self.names_left.checked_sub(1);
@@ -268,9 +266,9 @@ impl Reader<'_> {
                 let mut entries = header.entries_raw(abbreviations, Some(origin))?;
                 let abbreviation = entries.read_abbreviation()?.ok_or(Unread::Damaged)?;
                 let origin = Entry::read(&mut entries, abbreviation.attributes())?;
-                self.poll_type(header, bases, &origin)
+                self.future(header, bases, &origin)
             }
-            _ => self.poll_type(header, bases, entry),
+            _ => self.future(header, bases, entry),
         };
         if let Some(found) = found {
             self.types.entry(address).or_default().insert(found);
@@ -278,8 +276,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The future's type, if the entry is that of a `raw::poll`.
-    fn poll_type(
+    /// The future's type, if the entry is that of a vtable's function.
+    fn future(
         &self,
         header: &UnitHeader<Slice<'_>>,
         bases: Bases,
@@ -287,7 +285,7 @@ impl Reader<'_> {
     ) -> Option<String> {
         let mangled = self.text(header, bases, entry.linkage_name?)?;
         let name = self.text(header, bases, entry.name?)?;
-        names::poll_type(&mangled, &name)
+        names::debug_type(&mangled, &name)
     }
 
     fn address(&self, value: Option<AttributeValue<Slice<'_>>>, bases: Bases) -> Option<u64> {

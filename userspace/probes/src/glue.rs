@@ -6,9 +6,11 @@
 //!
 //! Legacy symbols leave out a function's generic arguments, but not those of the type that
 //! `core::ptr::drop_in_place` drops. The functions of a vtable that give back a task come
-//! to that of `Cell<T, S>` (`runtime/task/core.rs`). Equal ones are merged, and then have
-//! some of the names or all: they tell only if they have as many as there are vtables
-//! that come to them.
+//! to that of `Cell<T, S>` or of its `CoreStage<T>` (`runtime/task/core.rs`). Equal ones are merged, and then have
+//! all of the names, or one where the compiler sees that nobody else needs the others
+//! (one unit of code, fat LTO). A program in which a glue has fewer names than there are
+//! vtables that come to it has lost others too, also of vtables that have become one: it
+//! gives no types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +18,21 @@ use iced_x86::FlowControl;
 
 use crate::code;
 use crate::elf::Image;
-use crate::names::Namer;
+use crate::names::{self, Namer};
 use crate::types::{self, Types};
 use crate::vtables::Found;
 
-/// How the name of a cell's glue begins.
-const GLUE: &str = "core::ptr::drop_in_place<tokio::runtime::task::core::Cell<";
-/// The same of the box that it is in.
-const BOX_GLUE: &str = "core::ptr::drop_in_place<alloc::boxed::Box<tokio::runtime::task::core::Cell<";
+/// How the names of the glue of a cell begin, and of the box that it is in; with the
+/// future's type and the scheduler's.
+const CELLS: [&str; 2] = [
+    "core::ptr::drop_in_place<tokio::runtime::task::core::Cell<",
+    "core::ptr::drop_in_place<alloc::boxed::Box<tokio::runtime::task::core::Cell<",
+];
+/// The same of the part with the future; with its type alone.
+const STAGES: [&str; 2] = [
+    "core::ptr::drop_in_place<tokio::runtime::task::core::CoreStage<",
+    "core::ptr::drop_in_place<tokio::runtime::task::core::Stage<",
+];
 /// Whose calls are followed.
 const TASK: &str = "tokio::runtime::task::";
 /// The scheduler of closures of the blocking pool.
@@ -46,6 +55,9 @@ pub(crate) fn types(image: &Image<'_>, names: &mut Namer<'_>, found: &[Found]) -
     };
     let reached: Vec<BTreeSet<u64>> = found.iter().map(|found| search.reached(found)).collect();
     let users = types::users(reached.iter().flatten().copied());
+    if search.loses_names(&users) {
+        return Types::new();
+    }
     let mut types = Types::new();
     for (Found { vtable, .. }, reached) in found.iter().zip(&reached) {
         let cells = reached.iter().filter_map(|glue| search.told(*glue, &users));
@@ -57,8 +69,8 @@ pub(crate) fn types(image: &Image<'_>, names: &mut Namer<'_>, found: &[Found]) -
     types
 }
 
-/// Future and scheduler of a cell.
-type Cell = (String, String);
+/// A future, and its scheduler where it is known.
+type Cell = (String, Option<String>);
 
 /// What all say; `None` where they do not.
 fn agreed(mut kinds: impl Iterator<Item = BTreeSet<String>>) -> Option<BTreeSet<String>> {
@@ -67,7 +79,10 @@ fn agreed(mut kinds: impl Iterator<Item = BTreeSet<String>>) -> Option<BTreeSet<
 }
 
 fn of_scheduler(cells: &BTreeSet<Cell>, blocking: bool) -> BTreeSet<String> {
-    let fits = |cell: &&Cell| cell.1.contains(BLOCKING) == blocking;
+    let fits = |cell: &&Cell| {
+        let scheduler = cell.1.as_deref();
+        scheduler.is_none_or(|scheduler| scheduler.contains(BLOCKING) == blocking)
+    };
     cells.iter().filter(fits).map(|cell| cell.0.clone()).collect()
 }
 
@@ -109,6 +124,14 @@ impl Search<'_, '_, '_> {
         (cells.len() >= *users.get(&glue)?).then_some(cells)
     }
 
+    /// Whether the glue of a cell, which is one vtable's, has more users than names.
+    fn loses_names(&self, users: &BTreeMap<u64, usize>) -> bool {
+        users.iter().any(|(glue, &users)| {
+            let cells = self.glue.get(glue).into_iter().flatten();
+            (1..users).contains(&cells.filter(|cell| cell.1.is_some()).count())
+        })
+    }
+
     fn is_glue(&mut self, function: u64) -> bool {
         if !self.glue.contains_key(&function) {
             let names = self.names.all(function);
@@ -120,10 +143,8 @@ impl Search<'_, '_, '_> {
 
     fn is_of_task(&mut self, function: u64) -> bool {
         let names = self.names.all(function);
-        names.iter().any(|name| {
-            name.trim_start_matches('<').starts_with(TASK)
-                || name.starts_with(BOX_GLUE)
-        })
+        let is_one = |name: &String| name.trim_start_matches('<').starts_with(TASK);
+        names.iter().any(is_one)
     }
 
     fn callees(&mut self, function: u64) -> Vec<u64> {
@@ -149,12 +170,16 @@ impl Search<'_, '_, '_> {
     }
 }
 
-/// The cell that a function of this name drops.
+/// What a function of this name drops of a task.
 fn cell(name: &str) -> Option<Cell> {
-    let arguments = name.strip_prefix(GLUE).or_else(|| name.strip_prefix(BOX_GLUE))?;
-    let (future, rest) = crate::names::first_argument(arguments)?;
-    let (scheduler, _) = crate::names::first_argument(rest.strip_prefix(',')?)?;
-    Some((future.to_owned(), scheduler.to_owned()))
+    let after = |begins: [&str; 2]| begins.into_iter().find_map(|begin| name.strip_prefix(begin));
+    if let Some(arguments) = after(CELLS) {
+        let (future, rest) = names::first_argument(arguments)?;
+        let (scheduler, _) = names::first_argument(rest.strip_prefix(',')?)?;
+        return Some((future.to_owned(), Some(scheduler.to_owned())));
+    }
+    let (future, _) = names::first_argument(after(STAGES)?)?;
+    Some((future.to_owned(), None))
 }
 
 #[cfg(test)]
@@ -164,10 +189,12 @@ mod tests {
     #[test]
     fn a_glues_name_spells_the_future_and_the_scheduler() {
         let name = "core::ptr::drop_in_place<tokio::runtime::task::core::Cell<a::B<C,D>,E<F>>>";
-        let expected = ("a::B<C,D>".to_owned(), "E<F>".to_owned());
+        let expected = ("a::B<C,D>".to_owned(), Some("E<F>".to_owned()));
         assert_eq!(cell(name), Some(expected));
         assert_eq!(cell("core::ptr::drop_in_place<a::Cell<B,C>>"), None);
         assert_eq!(cell(&name[..name.len() - 5]), None);
+        let name = "core::ptr::drop_in_place<tokio::runtime::task::core::CoreStage<a::B>>";
+        assert_eq!(cell(name), Some(("a::B".to_owned(), None)));
     }
 
     #[test]

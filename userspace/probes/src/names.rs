@@ -9,12 +9,17 @@ use std::fmt::{self, Write as _};
 
 use crate::elf::{Image, Symbol};
 
-/// `poll` in `runtime/task/raw.rs`, with its generic arguments.
-const POLL: &str = "tokio::runtime::task::raw::poll::<";
-/// The same without, as legacy symbols have it.
-const LEGACY_POLL: &str = "tokio::runtime::task::raw::poll";
-/// As debug information has it, which puts a function into its module.
-const DEBUG_POLL: &str = "poll<";
+/// The functions of a task vtable (`runtime/task/raw.rs`).
+const RAW: &str = "tokio::runtime::task::raw::";
+/// Those whose first generic argument is the future's type: all but `schedule`.
+const OF_FUTURES: [&str; 6] = [
+    "poll",
+    "dealloc",
+    "try_read_output",
+    "drop_join_handle_slow",
+    "drop_abort_handle",
+    "shutdown",
+];
 /// The longest demangled name, bytes. References in a name make it grow
 /// exponentially.
 const MAX_NAME_BYTES: usize = 1 << 16;
@@ -94,10 +99,13 @@ impl<'image> Namer<'image> {
         here.filter_map(|symbol| self.name(symbol)).collect()
     }
 
-    /// The future's types that symbols of the poll function at `address` spell.
+    /// The future's types that v0 symbols of a vtable's function at `address` spell.
     pub(crate) fn task_types(&mut self, address: u64) -> BTreeSet<String> {
         let names = self.all(address);
-        let types = names.iter().filter_map(|name| poll_argument(name, POLL));
+        let types = names.iter().filter_map(|name| {
+            let (_, arguments) = of_future(name)?;
+            future(arguments.strip_prefix("::<")?)
+        });
         types.collect()
     }
 
@@ -111,17 +119,26 @@ impl<'image> Namer<'image> {
     }
 }
 
-/// The future's type of a function that debug information calls `name` and symbols
-/// `mangled`, if it is the `raw::poll` of a task.
-pub(crate) fn poll_type(mangled: &str, name: &str) -> Option<String> {
-    let function = demangle(mangled)?;
-    let is_poll = function == LEGACY_POLL || function.starts_with(POLL);
-    is_poll.then(|| poll_argument(name, DEBUG_POLL))?
+/// The future's type of a function that debug information calls `name`, as in
+/// `poll<app::Work, ...>`, and symbols `mangled`, if it is one of a task vtable.
+pub(crate) fn debug_type(mangled: &str, name: &str) -> Option<String> {
+    let whole = demangle(mangled)?;
+    let (function, _) = of_future(&whole)?;
+    future(name.strip_prefix(function)?.strip_prefix('<')?)
 }
 
-fn poll_argument(name: &str, function: &str) -> Option<String> {
-    let (argument, _) = first_argument(name.strip_prefix(function)?)?;
-    Some(argument.to_owned())
+/// The function of a task vtable that this is the name of, and what follows.
+fn of_future(name: &str) -> Option<(&'static str, &str)> {
+    let rest = name.strip_prefix(RAW)?;
+    OF_FUTURES.into_iter().find_map(|function| {
+        let after = rest.strip_prefix(function)?;
+        (after.is_empty() || after.starts_with("::<")).then_some((function, after))
+    })
+}
+
+fn future(arguments: &str) -> Option<String> {
+    let (future, _) = first_argument(arguments)?;
+    Some(future.to_owned())
 }
 
 /// The first generic argument, and what follows it.
@@ -171,6 +188,20 @@ mod tests {
         check("fn(u8) -> Vec<u8>, S>", Some("fn(u8) -> Vec<u8>"));
         check("T>", Some("T"));
         check("T<", None);
+    }
+
+    #[test]
+    fn debug_information_spells_a_future_in_the_name_of_a_vtables_function() {
+        let poll = "_ZN5tokio7runtime4task3raw4poll17h0123456789abcdefE";
+        let name = "poll<app::serve::{async_fn_env#0}, alloc::sync::Arc<app::H>>";
+        let expected = Some("app::serve::{async_fn_env#0}".to_owned());
+        assert_eq!(debug_type(poll, name), expected);
+        assert_eq!(debug_type(poll, "poll"), None);
+        assert_eq!(debug_type(poll, "dealloc<app::Work, app::H>"), None);
+        let other = "_ZN5tokio7runtime4task3raw8schedule17h0123456789abcdefE";
+        assert_eq!(debug_type(other, "schedule<app::H>"), None);
+        let harness = "_ZN5tokio7runtime4task7harness4poll17h0123456789abcdefE";
+        assert_eq!(debug_type(harness, name), None);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! In: task vtables, symbols, debug information. Out: the future's type of each vtable, or
 //! the few that it may be. Never: one of several; a name for a type that may be another.
 //!
-//! The linker merges equal functions, and what is merged keeps one name of several: a
-//! function that several vtables share tells their types only if it has as many names.
+//! The compiler merges equal functions, and what is merged keeps one name of several, or
+//! all: a function that several vtables share tells their types only if it has as many
+//! names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::debug_info::{self, File};
+use crate::debug_info::{self, File, Unread};
 use crate::elf::Image;
 use crate::glue;
 use crate::names::Namer;
@@ -29,22 +30,40 @@ pub(crate) fn find(
     files: &[&File<'_>],
     found: &mut [Found],
 ) -> Option<String> {
-    let users = users(found.iter().map(|found| found.vtable.poll));
-    let mut types = of_symbols(names, &users);
-    let unread = add_debug_info(&mut types, files, &users);
-    for Found { vtable, .. } in found.iter_mut() {
-        let candidates = types.get(&vtable.poll);
-        vtable.task_type =
-            candidates.and_then(|candidates| told(candidates, users[&vtable.poll]));
+    let users = users(found.iter().flat_map(Found::functions));
+    let spelled = users.keys().map(|&function| (function, names.task_types(function)));
+    let mut types: Types = spelled.filter(|(_, types)| !types.is_empty()).collect();
+    let unread = add_debug_info(&mut types, files, found);
+    for found in found.iter_mut() {
+        let candidates = candidates(found, &types, &users);
+        found.vtable.task_type = candidates.and_then(|candidates| told(&candidates));
     }
     if unnamed(found) > 0 {
         let types = glue::types(image, names, found);
         for Found { vtable, .. } in found.iter_mut() {
-            let of_glue = || told(types.get(&vtable.address)?, 1);
+            let of_glue = || told(types.get(&vtable.address)?);
             vtable.task_type = vtable.task_type.take().or_else(of_glue);
         }
     }
     reason(unnamed(found), found.len(), unread)
+}
+
+/// What a vtable's poll function is called, if it has as many names as users; and its
+/// other functions, if they are its own: what is called otherwise is of a type that was
+/// merged with this one.
+fn candidates(
+    found: &Found,
+    types: &Types,
+    users: &BTreeMap<u64, usize>,
+) -> Option<BTreeSet<String>> {
+    let poll = found.vtable.poll;
+    let mut candidates = types.get(&poll)?.clone();
+    if candidates.len() < users[&poll] {
+        return None;
+    }
+    let own = found.functions().filter(|function| users[function] == 1);
+    candidates.extend(own.filter_map(|function| types.get(&function)).flatten().cloned());
+    Some(candidates)
 }
 
 fn unnamed(found: &[Found]) -> usize {
@@ -61,44 +80,41 @@ pub(crate) fn users(functions: impl Iterator<Item = u64>) -> BTreeMap<u64, usize
     users
 }
 
-fn of_symbols(names: &mut Namer<'_>, polls: &BTreeMap<u64, usize>) -> Types {
-    let types = polls.keys().map(|&poll| (poll, names.task_types(poll)));
-    types.filter(|(_, types)| !types.is_empty()).collect()
-}
-
 /// Looks in the files for what symbols do not tell; why it is not all there, if so.
-fn add_debug_info(
-    types: &mut Types,
-    files: &[&File<'_>],
-    polls: &BTreeMap<u64, usize>,
-) -> Option<debug_info::Unread> {
+fn add_debug_info(types: &mut Types, files: &[&File<'_>], found: &[Found]) -> Option<Unread> {
     let mut why = None;
     for file in files {
-        let missing = polls.keys().filter(|poll| !types.contains_key(poll));
-        let missing: BTreeSet<u64> = missing.copied().collect();
-        if missing.is_empty() {
+        let untold = |found: &&Found| !types.contains_key(&found.vtable.poll);
+        let functions = found.iter().filter(untold).flat_map(Found::functions);
+        let functions: BTreeSet<u64> = functions.collect();
+        if functions.is_empty() {
             return None;
         }
-        let (found, unread) = debug_info::types(file, &missing);
-        types.extend(found);
+        let (more, unread) = debug_info::types(file, &functions);
+        types.extend(more);
+        let is_told = |found: &Found| types.contains_key(&found.vtable.poll);
+        let unread = match unread {
+            _ if found.iter().all(is_told) => return None,
+            None => Unread::Unspelled,
+            Some(unread) => unread,
+        };
         // That a file has none says less than what is wrong with that of another.
-        if why.is_none() || unread != Some(debug_info::Unread::Absent) {
-            why = unread;
+        if why.is_none() || unread != Unread::Absent {
+            why = Some(unread);
         }
     }
     why
 }
 
 /// The type, or all that it may be.
-fn told(candidates: &BTreeSet<String>, users: usize) -> Option<String> {
-    let is_known = candidates.len() >= users && candidates.len() <= MAX_CANDIDATES;
-    is_known.then(|| {
-        let candidates: Vec<&str> = candidates.iter().map(String::as_str).collect();
-        candidates.join(OR)
-    })
+fn told(candidates: &BTreeSet<String>) -> Option<String> {
+    let candidates: Vec<&str> = candidates.iter().map(String::as_str).collect();
+    (1..=MAX_CANDIDATES)
+        .contains(&candidates.len())
+        .then(|| candidates.join(OR))
 }
 
-fn reason(unnamed: usize, all: usize, unread: Option<debug_info::Unread>) -> Option<String> {
+fn reason(unnamed: usize, all: usize, unread: Option<Unread>) -> Option<String> {
     if unnamed == 0 {
         return None;
     }
