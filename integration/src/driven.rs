@@ -14,7 +14,7 @@ use dial9_bpf_probes::plan::Plan;
 pub fn scanned(pid: u32) -> (Target, Plan) {
     let target = Target::open(pid).expect("it runs");
     let executable = target.read_executable().expect("it can be read");
-    let plan = dial9_bpf_probes::scan(&executable).expect("it is a Tokio program");
+    let plan = dial9_bpf_attach::scan(&executable, None).expect("it is a Tokio program");
     (target, plan)
 }
 

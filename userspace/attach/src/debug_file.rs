@@ -15,13 +15,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use dial9_bpf_probes::{DEBUG_FILE_STEPS, DebugLink, Names, build_id_of, debug_link};
+use dial9_bpf_probes::{
+    self as probes, DEBUG_FILE_STEPS, DebugLink, Names, ScanError, build_id_of, debug_link,
+    plan::Plan,
+};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-use crate::{
-    AttachError, FileParts, Target,
-    target::root_at,
-};
+use crate::{AttachError, FileParts, Target, target::root_at};
 
 /// Where distributions put debug files.
 const GLOBAL: &str = "/usr/lib/debug";
@@ -94,6 +94,24 @@ impl DebugFile {
     }
 }
 
+/// The plan of a program, with what its debug file adds.
+///
+/// # Errors
+/// As [`dial9_bpf_probes::scan()`].
+pub fn scan(program: &FileParts, debug_file: Option<&DebugFile>) -> Result<Plan, ScanError> {
+    let read = |part| program.part(part);
+    let program = probes::File {
+        parts: program,
+        read: &read,
+    };
+    let Some(DebugFile { parts, .. }) = debug_file else {
+        return probes::scan_files(&program, None);
+    };
+    let read = |part| parts.part(part);
+    let debug_file = probes::File { parts, read: &read };
+    probes::scan_files(&program, Some(&debug_file))
+}
+
 /// # Errors
 /// Why the file is of another program, or why it is not known.
 fn belongs(file: &File, parts: &FileParts, program: &FileParts) -> Result<(), String> {
@@ -109,7 +127,9 @@ fn belongs(file: &File, parts: &FileParts, program: &FileParts) -> Result<(), St
     };
     let own = checksum(file).map_err(|error| error.to_string())?;
     if own != crc {
-        return Err(format!("its checksum is {own:08x}, the program says {crc:08x}"));
+        return Err(format!(
+            "its checksum is {own:08x}, the program says {crc:08x}"
+        ));
     }
     Ok(())
 }
@@ -160,3 +180,47 @@ fn flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY
 }
 
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn no_link_leads_out_of_the_root() {
+        let dir = tempfile::tempdir().expect("there is room");
+        let root_dir = dir.path().join("root");
+        fs::create_dir(&root_dir).expect("there is room");
+        let inside = root_dir.join("inside");
+        fs::write(&inside, "inside").expect("there is room");
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "outside").expect("there is room");
+        symlink(&outside, root_dir.join("absolute")).expect("there is room");
+        symlink("../outside", root_dir.join("upwards")).expect("there is room");
+        symlink("/inside", root_dir.join("link")).expect("there is room");
+        let root = root_at(root_dir.to_str().expect("it is text")).expect("it is there");
+        let is_there = |path| open_under(&root, Path::new(path)).is_some();
+        assert!(is_there("/inside") && is_there("link") && is_there("../inside"));
+        assert!(!is_there("absolute") && !is_there("upwards") && !is_there("../outside"));
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_zlib() {
+        let dir = tempfile::tempdir().expect("there is room");
+        let path = dir.path().join("file");
+        fs::write(&path, "123456789").expect("there is room");
+        let sum = checksum(&File::open(path).expect("it is there"));
+        assert_eq!(sum.expect("it is short"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_debug_file() {
+        let own = File::open("/proc/self/exe").expect("we run");
+        let program = FileParts::read(&own).expect("readable");
+        let error = DebugFile::at(Path::new("/dev/null"), &program).expect_err("it is none");
+        let reason = "/dev/null is no debug file of the program: it is no regular file";
+        assert_eq!(error.to_string(), reason);
+        let file = DebugFile::at(Path::new("/proc/self/exe"), &program).expect("of itself");
+        assert!(file.parts().len() == program.len());
+    }
+}

@@ -24,7 +24,7 @@ mod sys;
 pub mod target;
 pub mod tracer;
 
-pub use debug_file::DebugFile;
+pub use debug_file::{DebugFile, scan};
 pub use error::AttachError;
 pub use file::FileParts;
 pub use link::LinkKind;

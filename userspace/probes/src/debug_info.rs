@@ -30,7 +30,7 @@ const MAX_RANGES_BYTES: u64 = 64 << 20;
 /// The abbreviations of one unit, bytes: a compiler has some hundred.
 const MAX_ABBREVIATIONS_BYTES: u64 = 64 << 10;
 /// Attributes that are read or skipped; a byte of a file may stand for thousands.
-const MAX_ATTRIBUTES: usize = 100 << 20;
+const MAX_ATTRIBUTES: usize = 32 << 20;
 /// The longest name, bytes.
 const MAX_NAME_BYTES: u64 = 1 << 16;
 /// Names that are read.
@@ -158,7 +158,13 @@ impl Reader<'_> {
             let mut entries = header.entries();
             while let Some(entry) = entries.next()? {
                 let range = entry.range();
-                if range.begin < range.end && self.functions.range(range.begin..range.end).next().is_some() {
+                if range.begin < range.end
+                    && self
+                        .functions
+                        .range(range.begin..range.end)
+                        .next()
+                        .is_some()
+                {
                     units.insert(header.debug_info_offset().0 as u64);
                     break;
                 }
@@ -292,7 +298,9 @@ impl Reader<'_> {
         match value? {
             AttributeValue::Addr(address) => Some(address),
             AttributeValue::DebugAddrIndex(index) => {
-                let at = (index.0 as u64).checked_mul(8)?.checked_add(bases.addresses)?;
+                let at = (index.0 as u64)
+                    .checked_mul(8)?
+                    .checked_add(bases.addresses)?;
                 self.number(Section::Addresses, at, 8)
             }
             _ => None,
@@ -311,7 +319,9 @@ impl Reader<'_> {
             AttributeValue::DebugLineStrRef(at) => self.text_at(Section::LineStrings, at.0 as u64),
             AttributeValue::DebugStrOffsetsIndex(index) => {
                 let bytes = u64::from(header.format().word_size());
-                let at = (index.0 as u64).checked_mul(bytes)?.checked_add(bases.strings)?;
+                let at = (index.0 as u64)
+                    .checked_mul(bytes)?
+                    .checked_add(bases.strings)?;
                 let at = self.number(Section::StringOffsets, at, bytes)?;
                 self.text_at(Section::Strings, at)
             }

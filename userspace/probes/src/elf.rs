@@ -21,8 +21,8 @@ use object::elf::{
 };
 use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _};
 
-pub use self::debug::{DebugLink, Names, build_id_of, debug_link};
 pub(crate) use self::debug::{Debug, Section};
+pub use self::debug::{DebugLink, Names, build_id_of, debug_link};
 pub use self::parts::{DEBUG_FILE_STEPS, STEPS, Step};
 use self::pointers::Pointers;
 use self::sections::Sections;

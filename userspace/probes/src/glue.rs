@@ -83,7 +83,11 @@ fn of_scheduler(cells: &BTreeSet<Cell>, blocking: bool) -> BTreeSet<String> {
         let scheduler = cell.1.as_deref();
         scheduler.is_none_or(|scheduler| scheduler.contains(BLOCKING) == blocking)
     };
-    cells.iter().filter(fits).map(|cell| cell.0.clone()).collect()
+    cells
+        .iter()
+        .filter(fits)
+        .map(|cell| cell.0.clone())
+        .collect()
 }
 
 struct Search<'a, 'image, 'data> {
@@ -138,7 +142,9 @@ impl Search<'_, '_, '_> {
             let cells = names.iter().filter_map(|name| cell(name)).collect();
             self.glue.insert(function, cells);
         }
-        self.glue.get(&function).is_some_and(|cells| !cells.is_empty())
+        self.glue
+            .get(&function)
+            .is_some_and(|cells| !cells.is_empty())
     }
 
     fn is_of_task(&mut self, function: u64) -> bool {
@@ -163,7 +169,11 @@ impl Search<'_, '_, '_> {
                     FlowControl::Call | FlowControl::UnconditionalBranch
                 )
             });
-            callees.extend(calls.filter_map(code::near_target).filter(|to| !range.contains(to)));
+            callees.extend(
+                calls
+                    .filter_map(code::near_target)
+                    .filter(|to| !range.contains(to)),
+            );
         }
         self.callees.insert(function, callees.clone());
         callees
@@ -172,7 +182,11 @@ impl Search<'_, '_, '_> {
 
 /// What a function of this name drops of a task.
 fn cell(name: &str) -> Option<Cell> {
-    let after = |begins: [&str; 2]| begins.into_iter().find_map(|begin| name.strip_prefix(begin));
+    let after = |begins: [&str; 2]| {
+        begins
+            .into_iter()
+            .find_map(|begin| name.strip_prefix(begin))
+    };
     if let Some(arguments) = after(CELLS) {
         let (future, rest) = names::first_argument(arguments)?;
         let (scheduler, _) = names::first_argument(rest.strip_prefix(',')?)?;

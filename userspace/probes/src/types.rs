@@ -31,7 +31,9 @@ pub(crate) fn find(
     found: &mut [Found],
 ) -> Option<String> {
     let users = users(found.iter().flat_map(Found::functions));
-    let spelled = users.keys().map(|&function| (function, names.task_types(function)));
+    let spelled = users
+        .keys()
+        .map(|&function| (function, names.task_types(function)));
     let mut types: Types = spelled.filter(|(_, types)| !types.is_empty()).collect();
     let unread = add_debug_info(&mut types, files, found);
     for found in found.iter_mut() {
@@ -62,7 +64,11 @@ fn candidates(
         return None;
     }
     let own = found.functions().filter(|function| users[function] == 1);
-    candidates.extend(own.filter_map(|function| types.get(&function)).flatten().cloned());
+    candidates.extend(
+        own.filter_map(|function| types.get(&function))
+            .flatten()
+            .cloned(),
+    );
     Some(candidates)
 }
 

@@ -34,7 +34,8 @@ impl Found {
     /// Addresses of its functions, each once.
     pub(crate) fn functions(&self) -> impl Iterator<Item = u64> {
         let functions = self.functions.iter().enumerate();
-        let is_first = |(slot, function): &(usize, &u64)| !self.functions[..*slot].contains(function);
+        let is_first =
+            |(slot, function): &(usize, &u64)| !self.functions[..*slot].contains(function);
         functions.filter(is_first).map(|(_, &function)| function)
     }
 }

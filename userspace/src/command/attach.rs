@@ -13,12 +13,11 @@ use std::{
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, DebugFile, FileParts, Options, Prices, Target, Tracer, rings::check_budget,
+    Abilities, AttachError, DebugFile, Options, Prices, Target, Tracer, rings::check_budget,
 };
 use dial9_bpf_probes::{
-    File, ScanError, add_unwinder,
+    add_unwinder,
     plan::{Plan, Probe},
-    scan_files,
 };
 use dial9_bpf_ship::{
     convert::head_of_archive,
@@ -179,7 +178,7 @@ fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
     if let Some(file) = &debug_file {
         stderr::say(format_args!("debug file: {}", file.path().display()));
     }
-    let mut plan = scan_parts(&program, debug_file.as_ref())
+    let mut plan = dial9_bpf_attach::scan(&program, debug_file.as_ref())
         .map_err(anyhow::Error::from)
         .and_then(|plan| Ok(with_polls(plan)?))
         .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
@@ -189,23 +188,6 @@ fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
     } else {
         plan
     })
-}
-
-fn scan_parts(program: &FileParts, debug_file: Option<&DebugFile>) -> Result<Plan, ScanError> {
-    let read = |part| program.part(part);
-    let program = File {
-        parts: program,
-        read: &read,
-    };
-    let Some(debug_file) = debug_file else {
-        return scan_files(&program, None);
-    };
-    let read = |part| debug_file.parts().part(part);
-    let debug_file = File {
-        parts: debug_file.parts(),
-        read: &read,
-    };
-    scan_files(&program, Some(&debug_file))
 }
 
 /// A Tokio program of which no poll can be seen: a trace of it would be empty.

@@ -109,9 +109,8 @@ pub fn build_id_of(elf: &[u8]) -> Option<String> {
     let header = file_header(elf).ok()?;
     let sections = sections_of(elf)?;
     // A debug file's segments are those of the program, and so not where they say.
-    let of_section = |section: &SectionHeader64<LittleEndian>| {
-        build_id_among(section.notes(ENDIAN, elf).ok()??)
-    };
+    let of_section =
+        |section: &SectionHeader64<LittleEndian>| build_id_among(section.notes(ENDIAN, elf).ok()??);
     sections
         .notes()
         .find_map(of_section)

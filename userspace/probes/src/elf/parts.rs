@@ -73,10 +73,14 @@ fn symbols(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
 fn small_sections(elf: &[u8]) -> Result<Vec<Range<u64>>, ScanError> {
     let sections = Sections::read(file_header(elf)?, elf)?;
     let found = [COMMENT, DEBUG_LINK].map(|name| sections.named(name));
-    let beginnings = found.into_iter().flatten().map(sections::range).map(|part| {
-        let end = part.start.saturating_add(MAX_COMMENT_BYTES as u64);
-        part.start..part.end.min(end)
-    });
+    let beginnings = found
+        .into_iter()
+        .flatten()
+        .map(sections::range)
+        .map(|part| {
+            let end = part.start.saturating_add(MAX_COMMENT_BYTES as u64);
+            part.start..part.end.min(end)
+        });
     limited(elf, beginnings, "bytes", u64::MAX)
 }
 

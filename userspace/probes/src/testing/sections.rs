@@ -19,7 +19,20 @@ pub(crate) const SYMBOLS: usize = 1;
 pub(crate) const STRINGS: usize = 2;
 
 /// Appends the sections.
-pub(crate) fn with_sections(mut elf: Vec<u8>, functions: &[Named<'_>]) -> Vec<u8> {
+pub(crate) fn with_sections(elf: Vec<u8>, functions: &[Named<'_>]) -> Vec<u8> {
+    with_more_sections(elf, functions, &[])
+}
+
+/// Appends the sections, and others.
+pub(crate) fn with_more_sections(
+    mut elf: Vec<u8>,
+    functions: &[Named<'_>],
+    others: &[(&str, &[u8])],
+) -> Vec<u8> {
+    let mut names = NAMES.to_vec();
+    for (name, _) in others {
+        names.extend(name.bytes().chain([0]));
+    }
     let mut strings = vec![0u8];
     let mut symbols = vec![0u8; 24];
     for &(name, address, bytes) in functions {
@@ -30,16 +43,19 @@ pub(crate) fn with_sections(mut elf: Vec<u8>, functions: &[Named<'_>]) -> Vec<u8
         strings.extend(name.as_bytes());
         strings.push(0);
     }
-    let sections: [(&[u8], u32, &[u8], u64); 5] = [
+    let mut sections: Vec<(&[u8], u32, &[u8], u64)> = vec![
         (b".symtab", 2, &symbols, SYMBOL_BYTES),
         (b".strtab", 3, &strings, 0),
-        (b".shstrtab", 3, NAMES, 0),
+        (b".shstrtab", 3, &names, 0),
         (b".comment", 1, COMMENT, 1),
         (b".dynsym", 11, &symbols, SYMBOL_BYTES),
     ];
+    let others = others.iter();
+    sections.extend(others.map(|&(name, bytes)| (name.as_bytes(), 1, bytes, 0)));
+    let count = sections.len() as u16 + 1;
     let mut headers = vec![0; HEADER_BYTES];
     for (name, kind, bytes, entry) in sections {
-        let name = NAMES.windows(name.len()).position(|at| at == name).unwrap();
+        let name = names.windows(name.len()).position(|at| at == name).unwrap();
         headers.extend((name as u32).to_le_bytes());
         headers.extend(kind.to_le_bytes());
         let place = [0, 0, elf.len() as u64, bytes.len() as u64];
@@ -53,7 +69,7 @@ pub(crate) fn with_sections(mut elf: Vec<u8>, functions: &[Named<'_>]) -> Vec<u8
     let table = elf.len() as u64;
     elf.extend(headers);
     put_at(&mut elf, 0x28, &table.to_le_bytes());
-    put_at(&mut elf, 0x3c, &6u16.to_le_bytes());
+    put_at(&mut elf, 0x3c, &count.to_le_bytes());
     put_at(&mut elf, 0x3e, &3u16.to_le_bytes());
     elf
 }
