@@ -1,3 +1,8 @@
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of a fixture are small"
+)]
+
 use super::*;
 use crate::plan::Plan;
 use crate::testing::sections::{HEADER_BYTES, Named, header_of, with_more_sections};
