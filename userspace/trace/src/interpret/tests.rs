@@ -190,6 +190,24 @@ fn gap(tid: u32, ts: u64, lost: u64) -> Record {
     })
 }
 
+fn away_line(absence: &Absence) -> String {
+    let Absence {
+        ts_ns,
+        duration_ns,
+        tid,
+        why,
+        wait_ns,
+        woken_by,
+        worker,
+        task_id,
+    } = absence;
+    let worker = worker.map_or_else(String::new, |worker| format!(" w{worker}"));
+    format!(
+        "{ts_ns} off {duration_ns} tid {tid}{worker} #{task_id} {why:?} \
+         wait {wait_ns:?} by {woken_by:?}"
+    )
+}
+
 fn line(event: &Event, locations: &Locations) -> String {
     match *event {
         Event::PollStart {
@@ -223,22 +241,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             let wait = wait_ns.map_or_else(String::new, |ns| format!(" waited {ns}"));
             format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
         }
-        Event::OffCpu(Absence {
-            ts_ns,
-            duration_ns,
-            tid,
-            why,
-            wait_ns,
-            woken_by,
-            worker,
-            task_id,
-        }) => {
-            let worker = worker.map_or_else(String::new, |worker| format!(" w{worker}"));
-            format!(
-                "{ts_ns} off {duration_ns} tid {tid}{worker} #{task_id} {why:?} \
-                 wait {wait_ns:?} by {woken_by:?}"
-            )
-        }
+        Event::OffCpu(absence) => away_line(absence),
         Event::Spawn {
             ts_ns,
             task_id,
