@@ -19,7 +19,8 @@ use crate::maps::{KNOWN, is_sleepable};
 /// Offset of the vtable pointer in Tokio's task header, bytes (Tokio 1.22 and
 /// later, src/runtime/task/core.rs, `Header`).
 pub const HEADER_VTABLE: u64 = 16;
-/// Offset of the owner's number in it, bytes (as above).
+/// Offset of the owner's number in it, bytes (as above); the task's core follows,
+/// and begins with the scheduler.
 pub const HEADER_OWNER: u64 = 24;
 /// Offset, in a task vtable, of the id's offset from the header, bytes: behind
 /// seven functions and two other offsets (Tokio 1.24 to 1.54,

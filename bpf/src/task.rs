@@ -16,7 +16,7 @@ use dial9_bpf_abi::{
 use crate::{
     emit::Hit,
     filter::traced,
-    known::{HEADER_OWNER, HEADER_VTABLE, last_task_id, read_user, task_id},
+    known::{HEADER_OWNER, HEADER_VTABLE, last_task_id, read_user, read_user_piece, task_id},
 };
 
 /// A thread enters a task's poll function.
@@ -92,8 +92,8 @@ pub fn wake(ctx: ProbeContext) -> u32 {
 /// A task reached its end.
 ///
 /// Hook: uprobe in Tokio's `Harness::complete`, after the state has changed ·
-/// Reads: the task id where it is not known, the owner's · Emits: [`Terminate`], 32
-/// bytes
+/// Reads: the task id where it is not known, the owner's and the scheduler · Emits:
+/// [`Terminate`], 40 bytes
 #[uprobe(sleepable)]
 pub fn terminate(ctx: ProbeContext) -> u32 {
     let Some(told) = told(&ctx, RecordKind::TERMINATE, last_task_id) else {
@@ -104,12 +104,14 @@ pub fn terminate(ctx: ProbeContext) -> u32 {
     } else {
         0
     };
-    let owner = read_user(told.header + HEADER_OWNER).unwrap_or(0);
+    let read = read_user_piece(told.header + HEADER_OWNER, 16);
+    let [owner, scheduler, _] = read.unwrap_or([0; 3]);
     told.hit.emit::<Terminate>(flags, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
             (&raw mut (*record).task_id).write(told.task_id);
             (&raw mut (*record).owner).write(owner);
+            (&raw mut (*record).scheduler).write(scheduler);
         }
     });
     0

@@ -32,6 +32,8 @@ pub struct Facts {
     /// Polls and parks that begin twice or end twice, and times that go back,
     /// in one worker's events.
     pub broken: Vec<String>,
+    /// Counters of runtimes, in the order of the trace.
+    pub samples: Vec<SampleFacts>,
     /// Panics.
     pub panics: Vec<PanicFacts>,
     /// Threads off their CPUs.
@@ -76,6 +78,19 @@ pub struct WorkerFacts {
     pub open_poll: Option<u64>,
     parked: Option<bool>,
     last_ns: u64,
+}
+
+/// Counters of a runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleFacts {
+    /// When, ns.
+    pub at_ns: u64,
+    /// The runtime.
+    pub runtime: String,
+    /// Tasks in its global queue.
+    pub global_queue: u64,
+    /// Tasks alive.
+    pub alive_tasks: u64,
 }
 
 /// A panic.
@@ -254,6 +269,12 @@ impl Facts {
                 let key = (text(event, "kind"), text(event, "cause"));
                 *self.lost.entry(key).or_default() += number(event, "lost");
             }
+            "RuntimeMetricsEvent" => self.samples.push(SampleFacts {
+                at_ns: event.timestamp_ns,
+                runtime: text(event, "runtime_name"),
+                global_queue: number(event, "global_queue_depth"),
+                alive_tasks: number(event, "alive_tasks"),
+            }),
             "PanicEvent" => self.panics.push(PanicFacts::of(event)),
             "OffCpuEvent" => self.away.push(AwayFacts::of(event)),
             "TargetEndEvent" => {

@@ -18,6 +18,7 @@ mod outbox;
 mod output;
 mod plan_report;
 mod recording;
+mod sampler;
 mod session;
 mod status;
 mod stderr;

@@ -6,8 +6,9 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use dial9_bpf_attach::{Prices, Target};
+use dial9_bpf_attach::{Prices, Runtimes, Target};
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+use dial9_bpf_trace::metadata::RUNTIME_METRICS;
 
 /// Poll rates that the cost is worked out for, polls a second.
 const POLL_RATES: [u32; 3] = [1_000, 10_000, 100_000];
@@ -30,7 +31,12 @@ pub(crate) fn render(target: &Target, plan: &Plan, prices: Result<Prices, String
     if let Some(reason) = &plan.untyped {
         writeln!(out, "missing: task-types: {reason}").expect("to a string");
     }
-    if !plan.misses.is_empty() || plan.untyped.is_some() {
+    let runtimes = Runtimes::of(target, plan.tokio_version.as_deref());
+    if let Some(reason) = runtimes.absent() {
+        writeln!(out, "missing: {RUNTIME_METRICS}: {reason}").expect("to a string");
+    }
+    let is_more_missing = plan.untyped.is_some() || runtimes.absent().is_some();
+    if !plan.misses.is_empty() || is_more_missing {
         out.push('\n');
     }
     match prices {

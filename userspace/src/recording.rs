@@ -20,6 +20,7 @@ use crate::{
     dispatch::{Delivery, Dispatch},
     flight::{Dumped, Flight},
     keep,
+    sampler::Sampler,
 };
 
 /// Records that one pass takes at most from all rings: bounds the sorter's
@@ -35,6 +36,7 @@ pub(crate) struct Recording {
     dispatch: Dispatch,
     /// Keeps the segments in memory, unless all go into the spool.
     flight: Option<Flight>,
+    sampler: Option<Sampler>,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
@@ -66,6 +68,7 @@ impl Recording {
             line,
             dispatch,
             flight: None,
+            sampler: None,
             goes_on,
             outage: None,
             is_outage_told: false,
@@ -81,6 +84,11 @@ impl Recording {
         let mut recording = Self::new(line, dispatch, true);
         recording.flight = Some(flight);
         recording
+    }
+
+    /// Samples these runtimes from now on.
+    pub(crate) fn sample(&mut self, sampler: Sampler) {
+        self.sampler = Some(sampler);
     }
 
     /// Counters since the start.
@@ -135,6 +143,7 @@ impl Recording {
             line,
             dispatch,
             flight,
+            sampler,
             ..
         } = self;
         let began = Anchor::read();
@@ -149,6 +158,9 @@ impl Recording {
             Drained::Blocked => Pass::Blocked,
         };
         line.end_pass(began, pass, &mut |closed| route(flight, dispatch, closed));
+        if let Some(sampler) = sampler {
+            sampler.turn(line);
+        }
         if let Some(flight) = flight {
             flight.turn(line, dispatch, began);
         }
@@ -182,6 +194,9 @@ impl Recording {
     pub(crate) fn tick(&mut self, tracer: &Tracer) -> Result<Option<String>, AttachError> {
         self.line.flush();
         self.note_outage();
+        if let Some(sampler) = &self.sampler {
+            sampler.tell(&mut self.line);
+        }
         let said = self.dispatch.tell(&mut self.line);
         self.read_losses(tracer)?;
         let outage = self.tell_outage();
@@ -213,6 +228,9 @@ impl Recording {
                 lost: gap.lost,
             })
             .collect();
+        if let Some(sampler) = &self.sampler {
+            sampler.tell(&mut self.line);
+        }
         let _ = self.dispatch.tell(&mut self.line);
         let Self {
             mut line,

@@ -155,6 +155,10 @@ pub struct Terminate {
     /// of a `LocalSet` and never given twice (Tokio 1.22 to 1.54,
     /// `src/runtime/task/list.rs`); 0 where it is not known.
     pub owner: u64,
+    /// Address of the `ArcInner` of the task's scheduler, where the scheduler is the
+    /// first of the task's core (Tokio 1.24 to 1.54 without its feature `tracing`,
+    /// `src/runtime/task/core.rs`); 0 where it is not known.
+    pub scheduler: u64,
 }
 
 /// A task was bound to a runtime.
@@ -259,7 +263,7 @@ const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
 const _: () = assert!(size_of::<TaskRecord>() == 24);
-const _: () = assert!(size_of::<Terminate>() == 32);
+const _: () = assert!(size_of::<Terminate>() == 40);
 const _: () = assert!(size_of::<Spawn>() == 32);
 const _: () = assert!(size_of::<Park>() == 24);
 const _: () = assert!(size_of::<Gap>() == 24);

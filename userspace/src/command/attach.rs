@@ -13,7 +13,8 @@ use std::{
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, DebugFile, Options, Prices, Target, Tracer, rings::check_budget,
+    Abilities, AttachError, DebugFile, Options, Prices, Runtimes, Target, Tracer,
+    rings::check_budget,
 };
 use dial9_bpf_probes::{
     add_unwinder,
@@ -30,6 +31,7 @@ use dial9_bpf_trace::{
     clock::{Anchor, monotonic_ns},
     line::{Config, Line},
     location::Locations,
+    metadata::RUNTIME_METRICS,
     rotate::Policy,
     segment::{Owner, Place},
     spool::{Found, Spool},
@@ -48,6 +50,7 @@ use crate::{
     output::Output,
     plan_report,
     recording::Recording,
+    sampler::Sampler,
     session::{Session, Until},
     status::Cost,
     stderr, stdout, stop,
@@ -115,7 +118,12 @@ pub(crate) fn record(
     let mut start = Start::of(&target, &plan, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
     let identity = identity::identity(&target, &args.output, named)?;
-    let config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
+    let mut config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
+    let runtimes = Runtimes::of(&target, plan.tokio_version.as_deref());
+    if let Some(reason) = runtimes.absent() {
+        let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
+        config.metadata.absent.push(absent);
+    }
     let shipping = Shipping {
         identity,
         compression: args.compression.into(),
@@ -141,6 +149,10 @@ pub(crate) fn record(
     };
     output.keep();
     recording.note_absent(tracer.absent());
+    if let Some(reason) = runtimes.absent() {
+        stderr::say(format_args!("missing: {RUNTIME_METRICS}: {reason}"));
+    }
+    recording.sample(Sampler::new(runtimes));
     let cost = prices.map(|prices| Cost::new(&plan, &prices));
     let session = Session::new(&target, (recording, Forks::new(care)), cost, (began, until));
     attached();

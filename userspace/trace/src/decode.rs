@@ -101,11 +101,12 @@ impl Record {
                     vtable,
                 })
             }),
-            RecordKind::TERMINATE => words(bytes).map(|[w, ts, task_id, owner]| {
+            RecordKind::TERMINATE => words(bytes).map(|[w, ts, task_id, owner, scheduler]| {
                 Self::Terminate(Terminate {
                     header: header(w, ts),
                     task_id,
                     owner,
+                    scheduler,
                 })
             }),
             RecordKind::PARK => park(bytes).map(Self::Park),
@@ -193,9 +194,11 @@ impl Record {
                 header: _,
                 task_id,
                 owner,
+                scheduler,
             }) => {
                 put(task_id);
                 put(owner);
+                put(scheduler);
             }
             Self::OffCpu(OffCpu {
                 header: _,
@@ -335,9 +338,9 @@ mod tests {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
-                1 | 12 | 13 => 40,
+                1 | 5 | 12 | 13 => 40,
                 2 | 3 | 6..=9 | 11 => 24,
-                4 | 5 | 10 => 32,
+                4 | 10 => 32,
                 _ => 0,
             };
             match Record::decode(&bytes) {

@@ -5,18 +5,21 @@
 //! be cut between any two. Never: an allocation for an event; a batch's first
 //! use of a schema or a name costs a few.
 
+use std::io::Write as _;
+
 use dial9_trace_format::InternedString;
 use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
     Absence, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
-    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
+    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent, RuntimeMetrics, RuntimeMetricsEvent,
     SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
     UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent, WorkerUnparkEvent, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
+use crate::metadata::RUNTIME;
 use crate::segment::Evicted;
 use crate::texts::TextId;
 
@@ -166,6 +169,7 @@ impl Encoder {
                     lost,
                 });
             }
+            Event::RuntimeMetrics(ref sample) => self.runtime_metrics(sample),
             Event::Panic(ref panicked) => self.panic(panicked, locations),
             Event::OffCpu(ref absence) => self.off_cpu(absence),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
@@ -315,6 +319,28 @@ impl Encoder {
             wait_ns,
             waker_tid,
             woken_by_interrupt: woken_by.map(|waker| waker == Waker::Interrupt),
+        });
+    }
+
+    fn runtime_metrics(&mut self, sample: &RuntimeMetrics) {
+        let RuntimeMetrics {
+            ts_ns,
+            number,
+            global_queue,
+            alive_tasks,
+        } = *sample;
+        // A prefix and a number of up to 20 digits.
+        let mut name = [0; 32];
+        let mut rest = &mut name[..];
+        write!(rest, "{RUNTIME}-{number}").expect("it has room");
+        let left = rest.len();
+        let name = std::str::from_utf8(&name[..name.len() - left]).expect("ASCII");
+        let runtime_name = self.wire.intern_string_infallible(name);
+        self.wire.write_infallible(&RuntimeMetricsEvent {
+            ts_ns,
+            runtime_name,
+            global_queue_depth: global_queue,
+            alive_tasks,
         });
     }
 

@@ -94,6 +94,8 @@ pub enum Event {
         /// Hits lost.
         lost: u64,
     },
+    /// A runtime's counters.
+    RuntimeMetrics(RuntimeMetrics),
     /// A thread panicked.
     Panic(Panicked),
     /// A thread was off its CPU.
@@ -116,6 +118,7 @@ impl Event {
             | Self::Wake { ts_ns, .. }
             | Self::Blocking { ts_ns, .. }
             | Self::Gap { ts_ns, .. }
+            | Self::RuntimeMetrics(RuntimeMetrics { ts_ns, .. })
             | Self::Panic(Panicked { ts_ns, .. })
             | Self::OffCpu(Absence { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
@@ -216,6 +219,19 @@ pub enum Waker {
     Thread(u32),
     /// An interrupt: a timer, a device, or the network; no thread is known to be behind it.
     Interrupt,
+}
+
+/// A runtime's counters at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimeMetrics {
+    /// When; the same for all runtimes that are sampled together.
+    pub ts_ns: u64,
+    /// Tokio's number of the runtime, as in [`crate::metadata::Runtime`].
+    pub number: u64,
+    /// Tasks in its global queue.
+    pub global_queue: u32,
+    /// Tasks that have not ended.
+    pub alive_tasks: u32,
 }
 
 /// A panic.
@@ -420,6 +436,14 @@ wire! {
         waker_task_id: u64,
         woken_task_id: u64,
         target_worker: u8,
+    }
+}
+wire! {
+    /// dial9: a runtime's counters; all runtimes of a cycle have one time.
+    RuntimeMetricsEvent {
+        runtime_name: InternedString,
+        global_queue_depth: u32,
+        alive_tasks: u32,
     }
 }
 wire! {

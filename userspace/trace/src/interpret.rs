@@ -17,9 +17,10 @@ use dial9_bpf_abi::record::{
 };
 
 use crate::decode::Record;
-use crate::event::{Event, NO_WORKER, ParkEvent, TargetEnd};
+use crate::event::{Event, NO_WORKER, ParkEvent, RuntimeMetrics, TargetEnd};
 use crate::location::{LocationId, Locations};
 use crate::metadata::Runtime;
+use crate::schedulers::Schedulers;
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
@@ -56,6 +57,7 @@ pub struct Interpreter {
     threads: Threads,
     tasks: Tasks,
     workers: Workers,
+    schedulers: Schedulers,
     life: Life,
     watch: Watch,
     /// Whether every interval off the CPU has its wake.
@@ -71,6 +73,7 @@ impl Interpreter {
             threads: Threads::default(),
             tasks: Tasks::new(),
             workers: Workers::default(),
+            schedulers: Schedulers::default(),
             life: Life::default(),
             watch: Watch::default(),
             tells_waits: false,
@@ -112,6 +115,18 @@ impl Interpreter {
     /// Every worker id given so far, by runtime as far as that is known.
     pub fn runtimes(&self) -> Vec<Runtime> {
         self.workers.runtimes()
+    }
+
+    /// The number of each list of tasks and the address of its scheduler, as far as they
+    /// have become known since this was last asked.
+    pub fn take_schedulers(&mut self, each: impl FnMut((u64, u64))) {
+        self.schedulers.take(each);
+    }
+
+    /// Says a runtime's counters.
+    pub fn sample(&mut self, sample: RuntimeMetrics, out: &mut impl FnMut(&Event, &Locations)) {
+        let mut out = Out::new(&mut self.stats, &self.locations, out);
+        out.event(&Event::RuntimeMetrics(sample));
     }
 
     /// Interprets one record.
@@ -354,7 +369,11 @@ impl Interpreter {
             header,
             task_id,
             owner,
+            scheduler,
         } = *task;
+        if header.flags & FLAG_BLOCKING == 0 {
+            self.schedulers.see(owner, scheduler);
+        }
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let (polled, worker) = visit(&mut self.threads, header, out);
         // Another thread may end it, of whatever runtime.

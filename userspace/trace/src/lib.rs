@@ -27,6 +27,7 @@ pub mod loss;
 pub mod metadata;
 pub mod recover;
 pub mod rotate;
+mod schedulers;
 #[cfg(test)]
 mod schemas;
 pub mod segment;

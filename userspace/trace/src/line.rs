@@ -27,6 +27,7 @@
 //!   segment begins with an `UnwrittenEvent`, and polls that were open meanwhile
 //!   have no end.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 
@@ -35,7 +36,7 @@ use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 
 use crate::clock::Anchor;
 use crate::decode::Record;
-use crate::event::TargetEnd;
+use crate::event::{RuntimeMetrics, TargetEnd};
 use crate::interpret::{Interpreter, LongPoll, OpenGap};
 use crate::location::Locations;
 use crate::loss::{Loss, LossLedger};
@@ -74,6 +75,8 @@ pub struct Config {
 pub struct Line {
     policy: Policy,
     sorter: Sorter,
+    /// In order of time.
+    samples: VecDeque<RuntimeMetrics>,
     interpreter: Interpreter,
     output: Output,
     ledger: LossLedger,
@@ -112,6 +115,7 @@ impl Line {
         Ok(Self {
             policy,
             sorter: Sorter::new(),
+            samples: VecDeque::new(),
             interpreter,
             output: Output::begin(place, owner, metadata, now)?,
             ledger: LossLedger::new(),
@@ -147,6 +151,18 @@ impl Line {
             }
         }
         self.sorter.push(record);
+    }
+
+    /// Takes a runtime's counters. Their time is not before that of others, and later
+    /// than the begin of the last pass that has ended.
+    pub fn sample(&mut self, sample: RuntimeMetrics) {
+        self.samples.push_back(sample);
+    }
+
+    /// The number of each list of tasks and the address of its scheduler, as far as they
+    /// have become known since this was last asked.
+    pub fn take_schedulers(&mut self, each: impl FnMut((u64, u64))) {
+        self.interpreter.take_schedulers(each);
     }
 
     /// Ends a pass that began at `began`, and came so far: encodes what is old
@@ -229,6 +245,11 @@ impl Line {
     /// end says it.
     pub fn note_forked(&mut self, forked: u64) {
         self.output.note_forked(forked);
+    }
+
+    /// Takes back that something is missing.
+    pub fn note_present(&mut self, name: &str) {
+        self.output.note_present(name);
     }
 
     /// Takes note of an eviction: the next segment that ends tells it.
@@ -389,15 +410,25 @@ impl Line {
     fn release(&mut self, until_ns: u64) {
         let Self {
             sorter,
+            samples,
             interpreter,
             output,
             ..
         } = self;
+        let mut sample_before = |ts_ns, interpreter: &mut Interpreter, output: &mut Output| {
+            while let Some(sample) = samples.pop_front_if(|sample| sample.ts_ns < ts_ns) {
+                interpreter.sample(sample, &mut |event, locations| {
+                    output.event(event, locations);
+                });
+            }
+        };
         sorter.release(until_ns, |record| {
+            sample_before(record.header().ts_ns, interpreter, output);
             interpreter.record(record, &mut |event, locations| {
                 output.event(event, locations);
             });
         });
+        sample_before(until_ns, interpreter, output);
         self.released_ns = self.released_ns.max(until_ns);
     }
 }

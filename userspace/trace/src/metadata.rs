@@ -5,6 +5,9 @@
 //! that is not known (its key is absent), `tokio.unstable`, which readers take
 //! for a diagnosis.
 
+/// What counters of runtimes are called where they are absent.
+pub const RUNTIME_METRICS: &str = "runtime-metrics";
+
 /// A traced process and how it is traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
@@ -75,6 +78,10 @@ pub struct Outcome<'a> {
     pub dump: Option<&'a str>,
 }
 
+/// What a runtime is called, with a hyphen and its number where that is known.
+pub(crate) const RUNTIME: &str = "tokio";
+const RUNTIME_METRICS_NOTE: &str = "every 10 ms, of each runtime of which a task has ended, \
+    until it shuts down; read from the target's memory";
 const CPU_TIME_NOTE: &str = "scheduler's sum for the thread plus its time on the CPU since the \
     last switch-in; behind by up to one tick for threads not yet seen switching";
 
@@ -120,6 +127,9 @@ impl Metadata {
         if !signals.is_empty() {
             entries.put("dial9-bpf.signals", &signals.join(","));
         }
+        if absent.iter().all(|(name, _)| name != RUNTIME_METRICS) {
+            entries.put("dial9-bpf.runtime_metrics", RUNTIME_METRICS_NOTE);
+        }
         for (probe, reason) in absent {
             entries.put(&format!("dial9-bpf.absent.{probe}"), reason);
         }
@@ -147,8 +157,8 @@ impl Metadata {
         let mut entries = Entries(self.opening());
         for Runtime { number, workers } in runtimes {
             let name = number.map_or_else(
-                || "runtime.tokio".to_owned(),
-                |number| format!("runtime.tokio-{number}"),
+                || format!("runtime.{RUNTIME}"),
+                |number| format!("runtime.{RUNTIME}-{number}"),
             );
             let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
             entries.put(&name, &workers.join(","));

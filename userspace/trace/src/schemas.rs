@@ -17,7 +17,7 @@ use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
     BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, OffCpuEvent, PanicEvent,
-    PollEndEvent, PollStartEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent,
+    PollEndEvent, PollStartEvent, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent,
     TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
@@ -97,6 +97,20 @@ const WAKE: Meaning = (
             "target_worker",
             "worker that issued the wake; 255 for none and for ids above 253",
         ),
+    ],
+);
+const RUNTIME_METRICS: Meaning = (
+    "dial9: a runtime's counters, as Tokio keeps them; of all runtimes at one time, every 10 ms",
+    &[
+        (
+            "runtime_name",
+            "tokio-N, N as in metadata runtime.tokio-N; the workers of a single runtime are under runtime.tokio",
+        ),
+        (
+            "global_queue_depth",
+            "tasks in the queue that all workers share",
+        ),
+        ("alive_tasks", "tasks that have not ended"),
     ],
 );
 const CLOCK: Meaning = (
@@ -292,6 +306,7 @@ fn events() -> [(PathBuf, String); 17] {
         event::<TaskSpawnEvent>(SPAWN),
         event::<TaskTerminateEvent>(TERMINATE),
         event::<WakeEventEvent>(WAKE),
+        event::<RuntimeMetricsEvent>(RUNTIME_METRICS),
         event::<ClockSyncEvent>(CLOCK),
         event::<SegmentMetadataEvent>(METADATA),
         event::<BlockingTaskEvent>(BLOCKING),
@@ -372,7 +387,8 @@ fn records() -> (PathBuf, String) {
     let fields = fields!(Terminate {
         header: head,
         task_id: id,
-        owner: "Tokio's number of the list of tasks, or 0"
+        owner: "Tokio's number of the list of tasks, or 0",
+        scheduler: "address of the scheduler's ArcInner, or 0"
     });
     record(&mut text, "terminate", size_of::<Terminate>(), &fields);
     let fields = fields!(Spawn {

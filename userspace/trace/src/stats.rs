@@ -154,6 +154,8 @@ pub struct EventCounts {
     pub blocking: u64,
     /// Gaps.
     pub gap: u64,
+    /// Samples of a runtime's counters.
+    pub runtime_metrics: u64,
     /// Panics.
     pub panic: u64,
     /// Intervals off the CPU.
@@ -175,6 +177,7 @@ impl EventCounts {
             Event::Wake { .. } => &mut self.wake,
             Event::Blocking { .. } => &mut self.blocking,
             Event::Gap { .. } => &mut self.gap,
+            Event::RuntimeMetrics(_) => &mut self.runtime_metrics,
             Event::Panic(_) => &mut self.panic,
             Event::OffCpu(_) => &mut self.off_cpu,
             Event::TargetEnd(_) => &mut self.target_end,
@@ -194,11 +197,12 @@ impl EventCounts {
             wake,
             blocking,
             gap,
+            runtime_metrics,
             panic,
             off_cpu,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
-        of_tasks + gap + panic + off_cpu + target_end
+        of_tasks + gap + runtime_metrics + panic + off_cpu + target_end
     }
 }

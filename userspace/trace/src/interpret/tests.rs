@@ -100,6 +100,7 @@ impl Bench {
             header,
             task_id,
             owner,
+            scheduler: 0,
         }))
     }
 
@@ -110,6 +111,7 @@ impl Bench {
             header,
             task_id,
             owner: 0,
+            scheduler: 0,
         }))
     }
 
@@ -279,6 +281,14 @@ fn line(event: &Event, locations: &Locations) -> String {
             lost,
         } => {
             format!("{ts_ns} gap {duration_ns} tid {tid} lost {lost}")
+        }
+        Event::RuntimeMetrics(RuntimeMetrics {
+            ts_ns,
+            number,
+            global_queue,
+            alive_tasks,
+        }) => {
+            format!("{ts_ns} runtime {number} queue {global_queue} alive {alive_tasks}")
         }
         Event::Panic(panicked) => life::panic_line(&panicked, locations),
         Event::TargetEnd(end) => life::end_line(&end, locations),

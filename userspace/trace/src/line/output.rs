@@ -223,6 +223,11 @@ impl Output {
         self.metadata.forked = forked;
     }
 
+    /// Something that is not missing after all.
+    pub(super) fn note_present(&mut self, name: &str) {
+        self.metadata.absent.retain(|(known, _)| known != name);
+    }
+
     /// Why segments in memory are wanted that start before a time: their ends tell
     /// it.
     pub(super) fn want(&mut self, until_ns: u64, reason: String) {

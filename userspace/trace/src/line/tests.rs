@@ -353,3 +353,24 @@ fn a_recording_without_a_directory_does_not_begin() {
     let error = Line::begin(config, Locations::new(&[], 0), anchor(1)).unwrap_err();
     assert_eq!(error.to_string(), "cannot list /nowhere/at/all");
 }
+
+#[test]
+fn counters_of_runtimes_are_in_the_segment_of_their_time() {
+    let mut recorder = Recorder::new();
+    let boundary = START + 10 * SECOND;
+    for (ts_ns, alive_tasks) in [(START + 1, 5), (boundary - 1, 6), (boundary, 7)] {
+        recorder.line.sample(RuntimeMetrics {
+            ts_ns,
+            number: 3,
+            global_queue: 0,
+            alive_tasks,
+        });
+    }
+    recorder.start(START + 2, 1);
+    recorder.end(boundary + 2);
+    recorder.advance(boundary + GRACE_NS);
+    let (finished, reports, _dir) = recorder.finish(boundary + SECOND);
+    let samples = |report: &Report| report.events["RuntimeMetricsEvent"];
+    assert_eq!(reports.iter().map(samples).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(finished.stats.events.runtime_metrics, 3);
+}

@@ -108,6 +108,7 @@ impl Stream {
                 header: pooled(header),
                 task_id,
                 owner: 0,
+                scheduler: 0,
             })
         });
         self.put(0, RecordKind::POLL_END, |header| {
@@ -161,6 +162,7 @@ impl Stream {
                     header,
                     task_id,
                     owner: 1,
+                    scheduler: 0,
                 })
             });
             let task_id = self.next_task;
