@@ -19,7 +19,9 @@ struct Held {
 }
 
 fn read_held(line: &str) -> Held {
-    let mut numbers = line.split('\t').map(|field| field.parse().expect("a number"));
+    let mut numbers = line
+        .split('\t')
+        .map(|field| field.parse().expect("a number"));
     let [global, alive, from, to] = [(); 4].map(|()| numbers.next().expect("four numbers"));
     Held {
         counts: [global, alive],
@@ -73,7 +75,11 @@ fn expect_equal(held: &[Held], facts: &Facts) {
     let mut true_ones: Vec<_> = held.iter().map(|held| held.counts).collect();
     true_ones.sort_unstable();
     assert_eq!(told, true_ones);
-    assert!(true_ones.iter().all(|[global, alive]| (1..*alive).contains(global)));
+    assert!(
+        true_ones
+            .iter()
+            .all(|[global, alive]| (1..*alive).contains(global))
+    );
     expect_cycles(&facts.samples);
 }
 
@@ -81,7 +87,10 @@ fn expect_equal(held: &[Held], facts: &Facts) {
 fn expect_cycles(samples: &[SampleFacts]) {
     let mut cycles = BTreeMap::<u64, Vec<&str>>::new();
     for sample in samples {
-        cycles.entry(sample.at_ns).or_default().push(&sample.runtime);
+        cycles
+            .entry(sample.at_ns)
+            .or_default()
+            .push(&sample.runtime);
     }
     assert!(cycles.values().any(|runtimes| runtimes.len() == 2));
     let times: Vec<_> = cycles.keys().collect();
@@ -92,7 +101,11 @@ fn expect_cycles(samples: &[SampleFacts]) {
 fn of_a_plain_build() {
     let (held, facts) = recorded(Build::Plain);
     expect_equal(&held, &facts);
-    assert!(!facts.metadata.contains_key("dial9-bpf.absent.runtime-metrics"));
+    assert!(
+        !facts
+            .metadata
+            .contains_key("dial9-bpf.absent.runtime-metrics")
+    );
 }
 
 #[test]

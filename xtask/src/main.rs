@@ -11,6 +11,7 @@ mod build_ebpf;
 mod check;
 mod demo;
 mod fuzz;
+mod layouts;
 mod lint;
 mod listening;
 mod matrix;
@@ -49,6 +50,8 @@ enum Verb {
     Schemas(schemas::Args),
     /// Damage programs, and see what the scanner makes of them
     Fuzz(fuzz::Args),
+    /// Print where each version of Tokio has the counters of its runtimes
+    Layouts(layouts::Args),
     /// Measure what a hit and an event cost
     Bench(bench::Args),
     /// Record for long, through kills and a store that fails at random
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Tidy => tidy::run(),
         Verb::Schemas(args) => schemas::run(&args),
         Verb::Fuzz(args) => fuzz::run(&args),
+        Verb::Layouts(args) => layouts::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Soak(args) => soak::run(&args),
         Verb::Viewer(args) => viewer::run(&args),

@@ -58,7 +58,11 @@ mod tests {
             schedulers.take(|(number, _)| told.push((number, 0)));
         }
         let again = told[2..].iter().filter(|&&(number, _)| number == 2);
-        assert_eq!(again.count(), 1, "forgotten once, at the 64th of the others");
+        assert_eq!(
+            again.count(),
+            1,
+            "forgotten once, at the 64th of the others"
+        );
         assert!(schedulers.seen.len() <= MOST);
     }
 }

@@ -64,9 +64,7 @@ fn main() {
 /// Has every worker in a task that waits for the end of the sender, one of them with
 /// tasks behind it.
 fn block_several(runtime: &Runtime) -> Sender<()> {
-    runtime
-        .block_on(runtime.spawn(async {}))
-        .expect("it ends");
+    runtime.block_on(runtime.spawn(async {})).expect("it ends");
     let (end, is_to_end) = mpsc::channel::<()>();
     let is_to_end = Arc::new(Mutex::new(is_to_end));
     let all_blocked = Arc::new(Barrier::new(WORKERS));

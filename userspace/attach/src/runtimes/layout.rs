@@ -68,9 +68,28 @@ const fn queue(len: i32, [head, tail, is_closed]: [i32; 3]) -> Queue {
     }
 }
 
-/// By version; of each the multi-thread and the current-thread scheduler's. Of the
-/// latter before 1.35 too little would have to be so for it to be recognized.
-static LAYOUTS: [Layout; 7] = [
+/// One whose tasks are in lists as their number, at `lists`, and a mask say.
+const fn sharded(
+    minors: RangeInclusive<u32>,
+    lists: i32,
+    workers: Option<[i32; 3]>,
+    queue: Queue,
+) -> Layout {
+    Layout {
+        minors,
+        count: -16,
+        closed: 8,
+        tasks: Tasks::Sharded { lists, mask: -8 },
+        workers,
+        queue,
+    }
+}
+
+/// By version: the multi-thread scheduler's, then the current-thread one's. Where there
+/// are two of a kind, one is that with `tokio_unstable`. Of the current-thread scheduler
+/// before 1.35 too little would have to be so for it to be recognized, and of that of
+/// 1.54 with `tokio_unstable`.
+static LAYOUTS: [Layout; 11] = [
     Layout {
         minors: 30..=34,
         count: 32,
@@ -79,72 +98,31 @@ static LAYOUTS: [Layout; 7] = [
         workers: Some([-8, 56, 80]),
         queue: queue(64, [120, 128, 136]),
     },
-    Layout {
-        minors: 35..=38,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -24,
-            mask: -8,
-        },
-        workers: Some([-40, 24, 48]),
-        queue: queue(32, [88, 96, 104]),
-    },
-    Layout {
-        minors: 35..=38,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -24,
-            mask: -8,
-        },
-        workers: None,
-        queue: queue(48, [24, 32, 40]),
-    },
-    Layout {
-        minors: 39..=53,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -32,
-            mask: -8,
-        },
-        workers: Some([-48, 24, 48]),
-        queue: queue(32, [88, 96, 104]),
-    },
-    Layout {
-        minors: 39..=53,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -32,
-            mask: -8,
-        },
-        workers: None,
-        queue: queue(48, [24, 32, 40]),
-    },
-    Layout {
-        minors: 54..=54,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -32,
-            mask: -8,
-        },
-        workers: Some([-80, -64, -272]),
-        queue: queue(-376, [-400, -392, -384]),
-    },
-    Layout {
-        minors: 54..=54,
-        count: -16,
-        closed: 8,
-        tasks: Tasks::Sharded {
-            lists: -32,
-            mask: -8,
-        },
-        workers: None,
-        queue: queue(-48, [-72, -64, -56]),
-    },
+    sharded(35..=38, -24, Some([-40, 24, 48]), queue(32, [88, 96, 104])),
+    sharded(39..=53, -32, Some([-48, 24, 48]), queue(32, [88, 96, 104])),
+    sharded(
+        49..=53,
+        -32,
+        Some([-48, 24, 48]),
+        queue(32, [112, 120, 128]),
+    ),
+    sharded(
+        54..=54,
+        -32,
+        Some([-80, -64, -272]),
+        queue(-376, [-400, -392, -384]),
+    ),
+    sharded(
+        54..=54,
+        -32,
+        Some([-80, -64, -496]),
+        queue(-600, [-624, -616, -608]),
+    ),
+    sharded(35..=38, -24, None, queue(48, [24, 32, 40])),
+    sharded(35..=38, -24, None, queue(64, [40, 48, 56])),
+    sharded(39..=53, -32, None, queue(48, [24, 32, 40])),
+    sharded(39..=39, -32, None, queue(-48, [-72, -64, -56])),
+    sharded(54..=54, -32, None, queue(-48, [-72, -64, -56])),
 ];
 
 /// The layouts of a version such as `1.54.1`, or why there are none.

@@ -1,14 +1,20 @@
 use super::*;
 
 const NUMBER: u64 = 3;
+/// Where the number is, bytes.
 const AT: usize = 1024;
+/// The same, from the number to the begin.
+const BEGIN: i32 = -1024;
 const ADDRESS: u64 = 0x7f00_1234_5600;
 
-/// A scheduler with this layout: 2 workers, 5 tasks alive, 4 in the global queue.
+/// A scheduler with this layout among other words: 2 workers, 5 tasks alive, 4 in the
+/// global queue.
 fn scheduler(layout: &Layout) -> Vec<u8> {
-    let mut bytes = vec![0; 2048];
-    put(&mut bytes, -(AT as i32), 1);
-    put(&mut bytes, 8 - AT as i32, 1);
+    let mut bytes = vec![0x13; 2048];
+    put(&mut bytes, layout.closed, 0);
+    put(&mut bytes, layout.queue.is_closed, 0);
+    put(&mut bytes, BEGIN, 1);
+    put(&mut bytes, BEGIN + 8, 1);
     put(&mut bytes, 0, NUMBER);
     put(&mut bytes, layout.count, 5);
     match layout.tasks {
@@ -43,7 +49,7 @@ fn put(bytes: &mut [u8], offset: i32, word: u64) {
 fn each_is_found_and_tells_its_counters() {
     for layout in &LAYOUTS {
         let bytes = scheduler(layout);
-        let minor = layout.minors.start();
+        let minor = layout.minors.end();
         let known = of_version(Some(&format!("1.{minor}.0"))).expect("in the table");
         let (at, found) = find(&bytes, NUMBER, &known).unwrap_or_else(|| panic!("{layout:?}"));
         assert_eq!(at, AT);
@@ -78,7 +84,7 @@ fn a_word_that_cannot_be_there_is_refused() {
         }
         assert!(find(&scheduler(layout), NUMBER + 1, &known).is_none());
         let mut freed = scheduler(layout);
-        put(&mut freed, -(AT as i32), 0);
+        put(&mut freed, BEGIN, 0);
         assert!(find(&freed, NUMBER, &known).is_none());
         assert!(find(&scheduler(layout)[..AT + 8], NUMBER, &known).is_none());
     }
@@ -98,13 +104,23 @@ fn an_empty_queue_has_no_first_task() {
 
 #[test]
 fn a_version_outside_the_table_has_no_layout() {
-    for version in [None, Some("1.29.1"), Some("1.55.0"), Some("2.30.0"), Some("x")] {
+    for version in [
+        None,
+        Some("1.29.1"),
+        Some("1.55.0"),
+        Some("2.30.0"),
+        Some("x"),
+    ] {
         assert!(of_version(version).is_err(), "{version:?}");
     }
     for minor in 30..=54 {
         let known = of_version(Some(&format!("1.{minor}.9"))).expect("in the table");
-        let multi_thread = known.iter().filter(|layout| layout.workers.is_some());
-        assert_eq!(multi_thread.count(), 1, "1.{minor}");
-        assert_eq!(known.len(), if minor < 35 { 1 } else { 2 }, "1.{minor}");
+        let of_workers = known.iter().any(|layout| layout.workers.is_some());
+        let of_one_thread = known.iter().any(|layout| layout.workers.is_none());
+        assert_eq!(
+            (of_workers, of_one_thread),
+            (true, minor >= 35),
+            "1.{minor}"
+        );
     }
 }
