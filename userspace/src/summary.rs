@@ -152,7 +152,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 12] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 13] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),

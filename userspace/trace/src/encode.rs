@@ -13,9 +13,10 @@ use dial9_trace_format::encoder::Encoder as WireEncoder;
 use crate::clock::Anchor;
 use crate::event::{
     Absence, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
-    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent, RuntimeMetrics, RuntimeMetricsEvent,
-    SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
-    UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent, WorkerUnparkEvent, signal_name,
+    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
+    RuntimeMetrics, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEnd, TargetEndEvent,
+    TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent,
+    WorkerUnparkEvent, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;

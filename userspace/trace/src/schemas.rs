@@ -17,8 +17,9 @@ use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
     BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, OffCpuEvent, PanicEvent,
-    PollEndEvent, PollStartEvent, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent,
-    TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    PollEndEvent, PollStartEvent, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent,
+    TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent,
+    WorkerUnparkEvent,
 };
 
 /// What an event means, and each of its fields.
@@ -297,7 +298,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 17] {
+fn events() -> [(PathBuf, String); 18] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
