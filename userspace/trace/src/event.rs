@@ -11,6 +11,8 @@ use std::fmt;
 
 use dial9_trace_format::{InternedString, TraceEvent};
 
+pub use crate::metrics::RuntimeMetrics;
+
 use crate::location::LocationId;
 use crate::texts::TextId;
 
@@ -219,19 +221,6 @@ pub enum Waker {
     Thread(u32),
     /// An interrupt: a timer, a device, or the network; no thread is known to be behind it.
     Interrupt,
-}
-
-/// A runtime's counters at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuntimeMetrics {
-    /// When; the same for all runtimes that are sampled together.
-    pub ts_ns: u64,
-    /// Tokio's number of the runtime, as in [`crate::metadata::Runtime`].
-    pub number: u64,
-    /// Tasks in its global queue.
-    pub global_queue: u32,
-    /// Tasks that have not ended.
-    pub alive_tasks: u32,
 }
 
 /// A panic.

@@ -25,6 +25,7 @@ pub mod location;
 pub mod lock;
 pub mod loss;
 pub mod metadata;
+mod metrics;
 pub mod recover;
 pub mod rotate;
 mod schedulers;

@@ -210,6 +210,7 @@ fn away_line(absence: &Absence) -> String {
     )
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of events")]
 fn line(event: &Event, locations: &Locations) -> String {
     match *event {
         Event::PollStart {
