@@ -244,7 +244,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             let wait = wait_ns.map_or_else(String::new, |ns| format!(" waited {ns}"));
             format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
         }
-        Event::OffCpu(absence) => away_line(absence),
+        Event::OffCpu(absence) => away_line(&absence),
         Event::Spawn {
             ts_ns,
             task_id,
