@@ -41,9 +41,7 @@ fn expect_tasks(tasks: &[TrueTask], facts: &Facts, exact_spawns: bool) {
     for task in tasks {
         let mut told = facts.tasks[&task.id].clone();
         told.location.clear();
-        // A `LocalSet` binds its tasks by a function that is no probe's.
-        let exact = exact_spawns && task.kind != "local";
-        assert_eq!(told, task.expected(exact), "{task:?}");
+        assert_eq!(told, task.expected(exact_spawns), "{task:?}");
     }
     assert_eq!(facts.tasks.len(), tasks.len());
 }

@@ -14,7 +14,8 @@ use crate::inlined::InlinedWakes;
 use crate::names::Namer;
 use crate::park::{self, Expectations, ParkCalls};
 use crate::plan::{Plan, Probe, Site};
-use crate::vtables;
+use crate::spawn::LocalSpawns;
+use crate::vtables::{self, Found};
 use crate::{complete, panics, polls, spawn, types, version, wakers};
 
 /// Finds the sites of a Tokio program (Tokio 1.24 or later, x86-64, optimized).
@@ -49,7 +50,8 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
         parks,
         expectations,
         wakes: inlined,
-    } = sweep(&image)?;
+        local_spawns,
+    } = sweep(&image, &found)?;
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
@@ -58,7 +60,7 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
     let tasks = tasks.filter(|vtable| !vtable.blocking);
     let id_offset = vtables::common_id_offset(tasks.map(|vtable| vtable.id_offset));
     wakers::find(&image, id_offset, &inlined, &mut sites, &mut misses);
-    spawn::find(&image, id_offset, &mut sites, &mut misses);
+    spawn::find(&image, id_offset, &local_spawns, &mut sites, &mut misses);
     if complete::find(&image, &found, &mut sites, &mut misses) {
         remember_tasks(&mut sites);
     }
@@ -89,10 +91,14 @@ struct Swept {
     parks: ParkCalls,
     expectations: Expectations,
     wakes: InlinedWakes,
+    local_spawns: LocalSpawns,
 }
 
 /// Decodes every function once.
-fn sweep(image: &Image<'_>) -> Result<Swept, ScanError> {
+fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
+    let tasks = found.iter().map(|found| &found.vtable);
+    let tasks = tasks.filter(|vtable| !vtable.blocking);
+    let mut local_spawns = LocalSpawns::of(image, tasks.map(|vtable| vtable.address).collect());
     let mut polls = PollCalls::new();
     let mut parks = ParkCalls::default();
     let mut expectations = Expectations::default();
@@ -104,12 +110,14 @@ fn sweep(image: &Image<'_>) -> Result<Swept, ScanError> {
         parks.visit(range, &instructions);
         expectations.visit(image, range, &instructions);
         wakes.visit(range, &instructions);
+        local_spawns.visit(image, range, &instructions);
     }
     Ok(Swept {
         polls: polls.finish(image)?,
         parks,
         expectations,
         wakes,
+        local_spawns,
     })
 }
 

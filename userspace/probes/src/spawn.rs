@@ -1,9 +1,8 @@
 //! Spawns: `OwnedTasks::bind_inner`, which enters a task into its runtime's
-//! list.
+//! list; those of a `LocalSet`, which has no such function, are in `local`.
 //!
 //! In: the symbol table. Out: one site for each copy of the function. Never: a
-//! stripped file, Tokio before 1.30, tasks of a `LocalSet` (its `bind` has no
-//! inner part that is not generic).
+//! stripped file, Tokio before 1.30.
 //!
 //! `runtime/task/list.rs`: `bind_inner(&self, task: Task<S>, notified:
 //! Notified<S>)`; `Task` is a pointer to the header, so it is in `rsi`.
@@ -16,6 +15,10 @@ use crate::entry;
 use crate::names;
 use crate::plan::{Miss, Probe, Site};
 
+pub(crate) use local::LocalSpawns;
+
+mod local;
+
 const FUNCTION: &str = "bind_inner";
 const PATH: &str = "tokio::runtime::task::list::OwnedTasks<";
 /// `rsi`, the second argument.
@@ -25,38 +28,54 @@ const RSI: Register = Register(6);
 pub(crate) fn find(
     image: &Image<'_>,
     id_offset: u16,
+    locals: &LocalSpawns,
     sites: &mut Vec<Site>,
     misses: &mut Vec<Miss>,
 ) {
-    let Some(functions) = names::functions(image, FUNCTION, is_bind) else {
-        let reason = format!("too many symbols have {FUNCTION} in their names");
+    let mut reasons = Vec::new();
+    match bind_sites(image, id_offset) {
+        Ok(found) => sites.extend(found),
+        Err((found, reason)) => {
+            sites.extend(found);
+            reasons.push(reason);
+        }
+    }
+    let (found, reason) = locals.sites(image, id_offset);
+    sites.extend(found);
+    reasons.extend(reason);
+    if !reasons.is_empty() {
         misses.push(Miss {
             probe: Probe::Spawn,
-            reason,
+            reason: format!(
+                "{}: tasks are shown from their first sighting",
+                reasons.join("; ")
+            ),
         });
-        return;
+    }
+}
+
+/// The sites in the copies of `bind_inner`; those that there are, and why not all.
+fn bind_sites(image: &Image<'_>, id_offset: u16) -> Result<Vec<Site>, (Vec<Site>, String)> {
+    let none = |reason: &str| Err((Vec::new(), reason.to_owned()));
+    if image.symbols().is_empty() {
+        return none("no symbol table");
+    }
+    let Some(functions) = names::functions(image, FUNCTION, is_bind) else {
+        return none("too many symbols have bind_inner in their names");
     };
-    let reason = if image.symbols().is_empty() {
-        "no symbol table: tasks are shown from their first sighting".to_owned()
-    } else if functions.is_empty() {
-        "no symbol OwnedTasks::bind_inner: tasks are shown from their first sighting".to_owned()
-    } else {
-        let found: Vec<_> = functions
-            .iter()
-            .filter_map(|&function| site(image, function, id_offset))
-            .collect();
-        let usable = found.len();
-        sites.extend(found);
-        if usable == functions.len() {
-            return;
-        }
-        let all = functions.len();
-        format!("{usable} of {all} copies of OwnedTasks::bind_inner are usable")
-    };
-    misses.push(Miss {
-        probe: Probe::Spawn,
-        reason,
-    });
+    if functions.is_empty() {
+        return none("no symbol OwnedTasks::bind_inner");
+    }
+    let found: Vec<_> = functions
+        .iter()
+        .filter_map(|&function| site(image, function, id_offset))
+        .collect();
+    let (usable, all) = (found.len(), functions.len());
+    if usable == all {
+        return Ok(found);
+    }
+    let reason = format!("{usable} of {all} copies of OwnedTasks::bind_inner are usable");
+    Err((found, reason))
 }
 
 /// Legacy symbols spell the path, v0 symbols put it in angle brackets.
