@@ -34,6 +34,10 @@ pub struct Facts {
     pub broken: Vec<String>,
     /// Counters of runtimes, in the order of the trace.
     pub samples: Vec<SampleFacts>,
+    /// Closures of the blocking pool, workers' loops among them.
+    pub closures: Vec<ClosureFacts>,
+    /// Wakes by threads that are no workers, by the woken task.
+    pub wakes_from_outside: HashMap<u64, u64>,
     /// Panics.
     pub panics: Vec<PanicFacts>,
     /// Threads off their CPUs.
@@ -91,6 +95,19 @@ pub struct SampleFacts {
     pub global_queue: u64,
     /// Tasks alive.
     pub alive_tasks: u64,
+}
+
+/// A closure of the blocking pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClosureFacts {
+    /// The task.
+    pub task: u64,
+    /// The thread.
+    pub tid: u64,
+    /// When it began and ended, ns.
+    pub run_ns: [u64; 2],
+    /// The worker that its thread was meanwhile.
+    pub worker: Option<u64>,
 }
 
 /// A panic.
@@ -261,10 +278,10 @@ impl Facts {
             "PollEndEvent" => self.poll_end(event),
             "WorkerParkEvent" => self.park(event, true),
             "WorkerUnparkEvent" => self.park(event, false),
-            "WakeEventEvent" => self.task(event, "woken_task_id").wakes += 1,
+            "WakeEventEvent" => self.wake(event),
             "TaskTerminateEvent" => self.task(event, "task_id").ends += 1,
             "TaskSpawnEvent" => self.spawn(event),
-            "BlockingTaskEvent" => self.task(event, "task_id").blocking_runs += 1,
+            "BlockingTaskEvent" => self.blocking(event),
             "LossEvent" => {
                 let key = (text(event, "kind"), text(event, "cause"));
                 *self.lost.entry(key).or_default() += number(event, "lost");
@@ -295,6 +312,29 @@ impl Facts {
 
     fn task(&mut self, event: &RawEvent<'_, '_>, id: &str) -> &mut TaskFacts {
         self.tasks.entry(number(event, id)).or_default()
+    }
+
+    fn wake(&mut self, event: &RawEvent<'_, '_>) {
+        const NO_WORKER: u64 = 255;
+        self.task(event, "woken_task_id").wakes += 1;
+        if number(event, "target_worker") == NO_WORKER {
+            let woken = number(event, "woken_task_id");
+            *self.wakes_from_outside.entry(woken).or_default() += 1;
+        }
+    }
+
+    fn blocking(&mut self, event: &RawEvent<'_, '_>) {
+        let worker = maybe_number(event, "worker_id");
+        let end_ns = event.timestamp_ns;
+        self.closures.push(ClosureFacts {
+            task: number(event, "task_id"),
+            tid: number(event, "tid"),
+            run_ns: [end_ns - number(event, "duration_ns"), end_ns],
+            worker,
+        });
+        if worker.is_none() {
+            self.task(event, "task_id").blocking_runs += 1;
+        }
     }
 
     fn spawn(&mut self, event: &RawEvent<'_, '_>) {
@@ -335,8 +375,12 @@ impl Facts {
         } else {
             &mut worker.unparks
         }) += 1;
+        let polls = worker.open_poll.is_some();
         if worker.parked.replace(parks) == Some(parks) {
             self.broken(event, "the same twice");
+        }
+        if polls {
+            self.broken(event, "within a poll");
         }
     }
 

@@ -285,7 +285,7 @@ pub fn total_polls() -> u64 {
 }
 
 /// `CLOCK_MONOTONIC`, as the kernel stamps hits.
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }

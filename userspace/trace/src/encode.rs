@@ -146,14 +146,17 @@ impl Encoder {
                 location,
                 tid,
                 task_id,
+                worker,
             } => {
                 let name = self.name(location, locations);
+                let worker_id = worker.map(u64::from);
                 let event = BlockingTaskEvent {
                     ts_ns,
                     duration_ns,
                     name,
                     tid,
                     task_id,
+                    worker_id,
                 };
                 self.wire.write_infallible(&event);
             }

@@ -84,6 +84,9 @@ pub enum Event {
         tid: u32,
         /// The task.
         task_id: u64,
+        /// The worker that its thread was meanwhile: it is a worker's loop, or runs a
+        /// runtime of its own.
+        worker: Option<u32>,
     },
     /// Hits of a thread were lost in an interval.
     Gap {
@@ -457,6 +460,7 @@ wire! {
         #[traceevent(role = "thread_id")]
         tid: u32,
         task_id: u64,
+        worker_id: Option<u64>,
     }
 }
 wire! {

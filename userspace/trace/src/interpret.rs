@@ -234,6 +234,11 @@ impl Interpreter {
             close(thread, poll, ts_ns, out);
         }
         let work = if self.locations.is_blocking(location) {
+            if thread.open.is_empty() {
+                // The bottom of a pool's thread: the worker that it was, by a loop that
+                // began unseen, it is no more.
+                thread.leave_workers(&mut self.workers);
+            }
             self.tasks.block(task_id, ts_ns, location);
             Work::Closure { location }
         } else {
@@ -289,30 +294,32 @@ impl Interpreter {
             return;
         };
         close(thread, poll, ts_ns, out);
-        match poll.work {
-            Work::Closure { location } => {
-                let duration_ns = ts_ns - poll.start_ns;
-                let task_id = poll.task_id;
-                out.event(&Event::Blocking {
-                    ts_ns,
+        let duration_ns = ts_ns - poll.start_ns;
+        let task_id = poll.task_id;
+        let (location, worker) = match poll.work {
+            Work::Task { .. } => {
+                self.watch.see(LongPoll {
                     duration_ns,
-                    location,
-                    tid,
                     task_id,
+                    tid,
                 });
-                self.threads.forget_if_idle(tid);
+                return;
             }
-            Work::WorkerLoop if thread.open.is_empty() => {
-                thread.leave_workers(&mut self.workers);
-                self.threads.forget_if_idle(tid);
-            }
-            Work::Task { .. } => self.watch.see(LongPoll {
-                duration_ns: ts_ns - poll.start_ns,
-                task_id: poll.task_id,
-                tid,
-            }),
-            Work::WorkerLoop => {}
+            Work::Closure { location } => (location, None),
+            Work::WorkerLoop { location } => (location, thread.first_worker()),
+        };
+        out.event(&Event::Blocking {
+            ts_ns,
+            duration_ns,
+            location,
+            tid,
+            task_id,
+            worker,
+        });
+        if thread.open.is_empty() {
+            thread.leave_workers(&mut self.workers);
         }
+        self.threads.forget_if_idle(tid);
     }
 
     fn wake(&mut self, wake: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
@@ -413,7 +420,8 @@ impl Interpreter {
         }
         thread.mark_worker_loops();
         thread.cpu_ns = thread.cpu_ns.max(cpu_ns);
-        let worker = thread.worker_at(0, &mut self.workers);
+        // Within a poll it is a runtime's that the poll blocks on.
+        let worker = thread.worker_at(thread.depth, &mut self.workers);
         if !self.workers.turn(worker, side) {
             out.stats.dropped_unpaired += 1;
             return;

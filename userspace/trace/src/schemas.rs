@@ -135,6 +135,11 @@ const BLOCKING: Meaning = (
         ),
         TID,
         TASK,
+        (
+            "worker_id",
+            "the worker that its thread was meanwhile; absent for all but a worker's loop \
+             and closures that run a runtime of their own",
+        ),
     ],
 );
 const LOSS: Meaning = (

@@ -29,8 +29,8 @@ pub(crate) enum Work {
     /// A closure of the blocking pool.
     Closure { location: LocationId },
     /// A closure of the blocking pool in which tasks were polled or a worker
-    /// parked: a worker's own loop.
-    WorkerLoop,
+    /// parked: a worker's own loop, or one that runs a runtime of its own.
+    WorkerLoop { location: LocationId },
 }
 
 /// Hits lost that the thread's next record ends.
@@ -84,6 +84,7 @@ impl Thread {
     /// The thread has left its worker loop: its ids are free.
     pub(crate) fn leave_workers(&mut self, workers: &mut Workers) {
         for worker in self.workers.drain(..) {
+            workers.touch(worker, self.last_ns);
             workers.take_back(worker);
         }
     }
@@ -112,8 +113,8 @@ impl Thread {
     pub(crate) fn mark_worker_loops(&mut self) {
         for poll in self.open.iter_mut().rev() {
             match poll.work {
-                Work::Closure { .. } => poll.work = Work::WorkerLoop,
-                Work::Task { .. } | Work::WorkerLoop => break,
+                Work::Closure { location } => poll.work = Work::WorkerLoop { location },
+                Work::Task { .. } | Work::WorkerLoop { .. } => break,
             }
         }
     }

@@ -112,7 +112,7 @@ pub(super) fn forget(thread: &mut Thread, stats: &mut Stats) {
         match poll.work {
             Work::Task { .. } => stats.polls_interrupted += 1,
             Work::Closure { .. } => stats.blocking_cut_by_gap += 1,
-            Work::WorkerLoop => {}
+            Work::WorkerLoop { .. } => {}
         }
     }
     thread.depth = 0;
@@ -132,7 +132,7 @@ pub(super) fn cut(
         match poll.work {
             Work::Task { .. } => out.stats.polls_cut_by_gap += 1,
             Work::Closure { .. } => out.stats.blocking_cut_by_gap += 1,
-            Work::WorkerLoop => {}
+            Work::WorkerLoop { .. } => {}
         }
         close(thread, poll, since_ns, out);
     }

@@ -326,7 +326,7 @@ impl Interpreter {
             Some(poll) => match poll.work {
                 Work::Task { worker } => (poll.task_id, Some(worker)),
                 Work::Closure { .. } => (poll.task_id, None),
-                Work::WorkerLoop => (0, None),
+                Work::WorkerLoop { .. } => (0, None),
             },
             None => (0, None),
         }

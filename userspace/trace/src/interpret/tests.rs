@@ -271,9 +271,11 @@ fn line(event: &Event, locations: &Locations) -> String {
             location,
             tid,
             task_id,
+            worker,
         } => {
             let name = locations.name(location);
-            format!("{ts_ns} blocked {duration_ns} #{task_id} {name} tid {tid}")
+            let as_worker = worker.map_or(String::new(), |worker| format!(" as w{worker}"));
+            format!("{ts_ns} blocked {duration_ns} #{task_id} {name} tid {tid}{as_worker}")
         }
         Event::Gap {
             ts_ns,

@@ -114,19 +114,75 @@ fn the_end_of_a_blocking_task_that_began_before_is_no_tasks_end() {
 }
 
 #[test]
-fn a_workers_own_loop_is_not_a_blocking_task() {
+fn a_workers_own_loop_is_told_with_its_worker() {
     let mut bench = Bench::new();
     bench
         .start_of_type(20, 1, 9, 100, CLOSURE)
         .start(20, 2, 7, 50)
         .end(20, 3, 50);
     bench.end(20, 4, 100);
-    bench.expect(&["2 sighted #7 app::a", "2 start w0 #7 app::a", "3 end w0"]);
+    bench.expect(&[
+        "2 sighted #7 app::a",
+        "2 start w0 #7 app::a",
+        "3 end w0",
+        "4 blocked 3 #9 app::closure tid 20 as w0",
+    ]);
     bench
         .start_of_type(21, 5, 10, 100, CLOSURE)
         .park(21, 6, 1)
         .end(21, 7, 100);
-    bench.expect(&["6 park w0 cpu 1 tid 21"]);
+    bench.expect(&[
+        "6 park w0 cpu 1 tid 21",
+        "7 blocked 2 #10 app::closure tid 21 as w0",
+    ]);
+}
+
+/// Its loop began before the attach, and the thread went back to the pool.
+#[test]
+fn a_thread_that_was_a_worker_is_none_in_a_closure() {
+    let mut bench = Bench::new();
+    bench.start(20, 1, 7, 50).end(20, 2, 50).end(20, 3, 100);
+    bench
+        .start_of_type(20, 4, 9, 100, CLOSURE)
+        .wake(20, 5, 7)
+        .end(20, 6, 100);
+    bench.expect(&[
+        "1 sighted #7 app::a",
+        "1 start w0 #7 app::a",
+        "2 end w0",
+        "5 wake #7 by #0 w255",
+        "6 blocked 2 #9 app::closure tid 20",
+    ]);
+    assert_eq!(bench.interpreter.worker_threads(), []);
+}
+
+/// A task blocks in place on a runtime of one thread.
+#[test]
+fn parks_within_a_poll_are_another_workers() {
+    let mut bench = Bench::new();
+    bench
+        .park(20, 1, 1)
+        .unpark(20, 2, 2)
+        .start(20, 3, 7, 100)
+        .start(20, 4, 8, 50)
+        .end(20, 5, 50)
+        .park(20, 6, 3)
+        .unpark(20, 7, 4)
+        .end(20, 8, 100)
+        .park(20, 9, 5);
+    bench.expect(&[
+        "1 park w0 cpu 1 tid 20",
+        "2 unpark w0 cpu 2 tid 20",
+        "3 sighted #7 app::a",
+        "3 start w0 #7 app::a",
+        "4 sighted #8 app::a",
+        "4 start w1 #8 app::a",
+        "5 end w1",
+        "6 park w1 cpu 3 tid 20",
+        "7 unpark w1 cpu 4 tid 20",
+        "8 end w0",
+        "9 park w0 cpu 5 tid 20",
+    ]);
 }
 
 #[test]
@@ -154,6 +210,7 @@ fn a_worker_that_left_its_loop_leaves_its_id() {
         "5 start w1 #8 app::a",
         "6 end w1",
         "7 end w0",
+        "8 blocked 7 #9 app::closure tid 20 as w0",
         "11 park w0 cpu 2 tid 22",
     ]);
     assert_eq!(bench.interpreter.runtimes()[0].workers, [0, 1]);
