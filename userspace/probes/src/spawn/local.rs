@@ -21,8 +21,9 @@ use crate::names;
 use crate::plan::{Probe, Site};
 
 /// Parts of the symbols, legacy or v0.
-const PARTS: [&str; 3] = ["Shared8schedule", "Context5spawn", "4task5local"];
+const PARTS: [&str; 4] = ["Shared8schedule", "Context5spawn", "4bind", "4task5local"];
 const SCHEDULE: &str = "tokio::task::local::Shared::schedule";
+const BIND: &str = "tokio::runtime::task::list::LocalOwnedTasks<";
 const SPAWN: &str = "tokio::task::local::Context::spawn";
 /// `rsi`, the second argument.
 const RSI: Register = Register(6);
@@ -38,6 +39,10 @@ pub(crate) struct LocalSpawns {
     schedule: BTreeSet<u64>,
     /// The copies of `Context::spawn` that no call was found in.
     unseen: BTreeSet<u64>,
+    /// The copies of `LocalOwnedTasks::bind` that are not inlined.
+    binds: BTreeSet<u64>,
+    /// The copies of what binds the tasks of runtimes.
+    others: BTreeSet<u64>,
     /// Addresses of the vtables of tasks, sorted.
     vtables: Vec<u64>,
     calls: Vec<Spawning>,
@@ -62,10 +67,12 @@ impl LocalSpawns {
         let named = |part: &str, wanted: &str| {
             names::functions(image, part, |name| is_path(name, wanted)).unwrap_or_default()
         };
-        let is_used = names::functions(image, PARTS[2], |_| true);
+        let is_used = names::functions(image, PARTS[3], |_| true);
         Self {
             schedule: named(PARTS[0], SCHEDULE),
             unseen: named(PARTS[1], SPAWN),
+            binds: names::functions(image, PARTS[2], is_bind).unwrap_or_default(),
+            others: names::functions(image, super::FUNCTION, super::is_bind).unwrap_or_default(),
             vtables,
             calls: Vec::new(),
             ambiguous: 0,
@@ -84,7 +91,7 @@ impl LocalSpawns {
             return;
         }
         let calls: Vec<usize> = (0..instructions.len())
-            .filter(|&index| self.is_schedule(image, &instructions[index]))
+            .filter(|&index| is_call_of(image, &instructions[index], &self.schedule))
             .collect();
         if calls.is_empty() {
             return;
@@ -106,19 +113,21 @@ impl LocalSpawns {
         );
     }
 
-    fn is_schedule(&self, image: &Image<'_>, instruction: &Instruction) -> bool {
-        is_call(instruction)
-            && code::direct_target(image, instruction)
-                .is_some_and(|target| self.schedule.contains(&target))
-    }
-
-    /// How many types of tasks these instructions make.
+    /// How many tasks these instructions make, at most; those of a runtime are none that
+    /// `Shared::schedule` gets.
     fn made(&self, image: &Image<'_>, instructions: &[Instruction]) -> usize {
         let named = instructions
             .iter()
             .filter_map(|instruction| named_address(image, instruction))
             .filter(|address| self.vtables.binary_search(address).is_ok());
-        named.collect::<BTreeSet<_>>().len()
+        let calls = |functions: &BTreeSet<u64>| {
+            let calls = instructions.iter();
+            calls
+                .filter(|call| is_call_of(image, call, functions))
+                .count()
+        };
+        let named = named.collect::<BTreeSet<_>>().len();
+        named.saturating_sub(calls(&self.others)) + calls(&self.binds)
     }
 
     /// The sites, and what of it is absent.
@@ -232,6 +241,18 @@ fn is_one_way(instructions: &[Instruction], first: usize, last: usize) -> bool {
                     .any(|target| inside.contains(&target))
     };
     instructions[first..last].iter().all(stays) && !instructions.iter().enumerate().any(comes_in)
+}
+
+fn is_call_of(image: &Image<'_>, instruction: &Instruction, functions: &BTreeSet<u64>) -> bool {
+    is_call(instruction)
+        && code::direct_target(image, instruction).is_some_and(|target| functions.contains(&target))
+}
+
+/// Legacy symbols spell the path, v0 symbols put it in angle brackets and add the
+/// arguments.
+fn is_bind(name: &str) -> bool {
+    let rest = name.trim_start_matches('<').strip_prefix(BIND);
+    rest.is_some_and(|rest| rest.ends_with("::bind") || rest.contains(">>::bind::<"))
 }
 
 fn is_call(instruction: &Instruction) -> bool {
