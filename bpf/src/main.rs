@@ -13,6 +13,7 @@
 #![no_main]
 
 mod away;
+mod block_on;
 mod emit;
 mod exec;
 mod filter;

@@ -189,7 +189,7 @@ fn registers(ctx: &ProbeContext) -> &pt_regs {
 }
 
 #[inline(always)]
-fn stack_pointer(ctx: &ProbeContext) -> u64 {
+pub fn stack_pointer(ctx: &ProbeContext) -> u64 {
     registers(ctx).rsp
 }
 

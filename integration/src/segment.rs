@@ -36,6 +36,8 @@ pub struct Facts {
     pub samples: Vec<SampleFacts>,
     /// Closures of the blocking pool, workers' loops among them.
     pub closures: Vec<ClosureFacts>,
+    /// Calls of `block_on`: thread, begin and end, ns.
+    pub block_ons: Vec<(u64, [u64; 2])>,
     /// Wakes by threads that are no workers, by the woken task.
     pub wakes_from_outside: HashMap<u64, u64>,
     /// Panics.
@@ -282,6 +284,12 @@ impl Facts {
             "TaskTerminateEvent" => self.task(event, "task_id").ends += 1,
             "TaskSpawnEvent" => self.spawn(event),
             "BlockingTaskEvent" => self.blocking(event),
+            "BlockOnEvent" => {
+                let end_ns = event.timestamp_ns;
+                let begin_ns = end_ns - number(event, "duration_ns");
+                let tid = number(event, "tid");
+                self.block_ons.push((tid, [begin_ns, end_ns]));
+            }
             "LossEvent" => {
                 let key = (text(event, "kind"), text(event, "cause"));
                 *self.lost.entry(key).or_default() += number(event, "lost");

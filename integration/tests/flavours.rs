@@ -82,6 +82,59 @@ impl Recorded {
         self
     }
 
+    /// One span for each call of `block_on`, within what the program timed around it
+    /// and around what it timed inside, also where it panicked; none that was not.
+    fn expect_block_ons(&self) -> &Self {
+        let absent = self.facts.metadata.get("dial9-bpf.absent.block-on");
+        assert_eq!(absent, None);
+        assert_eq!(self.told_block_ons(), self.calls().len());
+        for run in self.runs("inside") {
+            let around =
+                |told: &&(u64, [u64; 2])| told.0 == run.tid && surrounds(told.1, run.run_ns);
+            let spans = self.facts.block_ons.iter().filter(around).count();
+            assert_eq!(spans, 1, "{run:?}");
+        }
+        self
+    }
+
+    /// The same, but that functions with a computed jump, as inlined state machines
+    /// have, may be left out, and are said to be.
+    fn expect_some_block_ons(&self) -> &Self {
+        let (told, all) = (self.told_block_ons(), self.calls().len());
+        let absent = self.facts.metadata.get("dial9-bpf.absent.block-on");
+        assert_eq!(told < all, absent.is_some(), "{told} of {all}: {absent:?}");
+        assert!(told > 0);
+        self
+    }
+
+    fn calls(&self) -> Vec<&Run> {
+        let panicked = self.runs("panicked");
+        let calls = [self.runs("block-on"), panicked.clone()].concat();
+        assert_eq!(
+            (calls.len(), panicked.len(), self.runs("inside").len()),
+            (11, 1, 8)
+        );
+        calls
+    }
+
+    /// Spans, each of which is of another call.
+    fn told_block_ons(&self) -> usize {
+        let (calls, told) = (self.calls(), &self.facts.block_ons);
+        let spans_of = |call: &&Run| {
+            let within =
+                |told: &&(u64, [u64; 2])| told.0 == call.tid && surrounds(call.run_ns, told.1);
+            told.iter().filter(within).count()
+        };
+        let spans: Vec<usize> = calls.iter().map(spans_of).collect();
+        assert!(spans.iter().all(|&spans| spans <= 1), "{told:?} {calls:?}");
+        assert_eq!(
+            spans.iter().sum::<usize>(),
+            told.len(),
+            "{told:?} {calls:?}"
+        );
+        told.len()
+    }
+
     /// What a closure wakes is woken by no worker, whatever its thread was before.
     fn expect_wakes_from_outside(&self) -> &Self {
         let woken = self.runs("woken");
@@ -120,7 +173,8 @@ fn of_a_plain_build() {
     Recorded::of(Build::Plain)
         .expect_tasks(true)
         .expect_closures()
-        .expect_wakes_from_outside();
+        .expect_wakes_from_outside()
+        .expect_block_ons();
 }
 
 #[test]
@@ -128,13 +182,22 @@ fn of_a_merged_build() {
     Recorded::of(Build::Merged)
         .expect_tasks(true)
         .expect_closures()
-        .expect_wakes_from_outside();
+        .expect_wakes_from_outside()
+        .expect_some_block_ons();
 }
 
 #[test]
 fn of_a_stripped_build() {
-    Recorded::of(Build::Stripped)
+    let recorded = Recorded::of(Build::Stripped);
+    recorded
         .expect_tasks(false)
         .expect_closures()
         .expect_wakes_from_outside();
+    let Facts {
+        metadata,
+        block_ons,
+        ..
+    } = &recorded.facts;
+    assert_eq!(metadata["dial9-bpf.absent.block-on"], "no symbol table");
+    assert_eq!(block_ons, &[]);
 }

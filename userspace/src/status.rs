@@ -62,6 +62,8 @@ fn hits(records: &RecordCounts, losses: &[Loss]) -> [u64; Probe::ALL.len()] {
             Probe::Unpark => (RecordKind::UNPARK, records.unpark),
             Probe::Panic => (RecordKind::PANIC, records.panic),
             Probe::PanicMessage => (RecordKind::TEXT, records.message),
+            Probe::BlockOn => (RecordKind::BLOCK_ON, records.block_on),
+            Probe::BlockOnEnd => (RecordKind::BLOCK_ON_END, records.block_on_end),
         };
         let lost = losses.iter().filter(|loss| loss.kind == kind);
         recorded + lost.map(|loss| loss.total).sum::<u64>()

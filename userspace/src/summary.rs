@@ -152,7 +152,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 13] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 14] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -164,6 +164,7 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 13] {
         ("unparks", events.unpark),
         ("blocking tasks", events.blocking),
         ("runtime metrics", events.runtime_metrics),
+        ("calls of block_on", events.block_on),
         ("panics", events.panic),
         ("off the CPU", events.off_cpu),
         ("gaps", events.gap),
@@ -174,7 +175,7 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 13] {
 /// the end of a poll of which the start was not probed, as while detaching.
 /// Nothing is lost.
 fn no_event(stats: &Stats) -> Option<String> {
-    let count = stats.stray_ends + stats.dropped_unpaired;
+    let count = stats.stray_ends + stats.dropped_unpaired + stats.unpaired_block_ons;
     (count > 0).then(|| {
         format!(
             "{} (other code at the instruction, or a poll that began unseen)",

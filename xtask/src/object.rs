@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
 /// tracepoints on switches, wakes, forks, exits, signals and execs.
-pub(crate) const PROGRAMS: [&str; 15] = [
+pub(crate) const PROGRAMS: [&str; 17] = [
+    "block_on",
+    "block_on_end",
     "panic_location",
     "panic_message",
     "park",

@@ -39,9 +39,13 @@ impl RecordKind {
     pub const TEXT: Self = Self(12);
     /// A thread is on a CPU again: [`OffCpu`].
     pub const OFF_CPU: Self = Self(13);
+    /// A thread has entered a runtime to block on a future: [`BlockOn`].
+    pub const BLOCK_ON: Self = Self(14);
+    /// A thread leaves it: [`BlockOn`].
+    pub const BLOCK_ON_END: Self = Self(15);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 12] = [
+    pub const HITS: [Self; 14] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -54,6 +58,8 @@ impl RecordKind {
         Self::PANIC,
         Self::TEXT,
         Self::OFF_CPU,
+        Self::BLOCK_ON,
+        Self::BLOCK_ON_END,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -72,6 +78,8 @@ impl RecordKind {
             Self::PANIC => "panic",
             Self::TEXT => "text",
             Self::OFF_CPU => "off-cpu",
+            Self::BLOCK_ON => "block-on",
+            Self::BLOCK_ON_END => "block-on-end",
             _ => return None,
         })
     }
@@ -130,6 +138,16 @@ pub struct PollEnd {
     /// Kind `POLL_END`.
     pub header: RecordHeader,
     /// Stack pointer after the call, bytes.
+    pub sp: u64,
+}
+
+/// A thread blocks on a future, or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockOn {
+    /// Kind `BLOCK_ON` or `BLOCK_ON_END`.
+    pub header: RecordHeader,
+    /// Stack pointer of the function that enters the runtime, bytes: equal at both.
     pub sp: u64,
 }
 
@@ -262,6 +280,7 @@ pub struct OffCpu {
 const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
+const _: () = assert!(size_of::<BlockOn>() == 24);
 const _: () = assert!(size_of::<TaskRecord>() == 24);
 const _: () = assert!(size_of::<Terminate>() == 40);
 const _: () = assert!(size_of::<Spawn>() == 32);

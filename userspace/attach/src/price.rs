@@ -129,7 +129,11 @@ impl Prices {
         };
         record
             + match probe {
-                Probe::PollEnd | Probe::Park | Probe::Unpark => 0.0,
+                Probe::PollEnd
+                | Probe::Park
+                | Probe::Unpark
+                | Probe::BlockOn
+                | Probe::BlockOnEnd => 0.0,
                 // The location, or the exception and its payload; and a short text.
                 Probe::Panic => 5.0 * self.user_read_ns,
                 Probe::PanicMessage => 9.0 * self.user_read_ns,

@@ -54,6 +54,8 @@ pub(crate) const fn program_name(probe: Probe) -> &'static str {
         Probe::Unpark => "unpark",
         Probe::Panic => "panic_location",
         Probe::PanicMessage => "panic_message",
+        Probe::BlockOn => "block_on",
+        Probe::BlockOnEnd => "block_on_end",
     }
 }
 

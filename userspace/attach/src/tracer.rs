@@ -38,9 +38,11 @@ pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OB
 
 /// The order of attaching; links are dropped the other way round. What ends an
 /// interval is there before what begins it, so that none begins and cannot end.
-const ATTACH_ORDER: [Probe; 9] = [
+const ATTACH_ORDER: [Probe; 11] = [
     Probe::PanicMessage,
     Probe::Panic,
+    Probe::BlockOnEnd,
+    Probe::BlockOn,
     Probe::Unpark,
     Probe::Park,
     Probe::Terminate,

@@ -5,6 +5,7 @@
 
 pub mod plan;
 
+mod block_on;
 mod calls;
 mod code;
 mod compiler;

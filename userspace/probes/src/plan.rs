@@ -26,11 +26,15 @@ pub enum Probe {
     Panic,
     /// A thread begins to unwind; tells the panic's message.
     PanicMessage,
+    /// A thread has entered a runtime to block on a future.
+    BlockOn,
+    /// A thread leaves it.
+    BlockOnEnd,
 }
 
 impl Probe {
     /// Every probe, in the order in which reports list them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::PollStart,
         Self::PollEnd,
         Self::Wake,
@@ -40,6 +44,8 @@ impl Probe {
         Self::Unpark,
         Self::Panic,
         Self::PanicMessage,
+        Self::BlockOn,
+        Self::BlockOnEnd,
     ];
 
     /// The probe's name in reports and messages.
@@ -54,6 +60,8 @@ impl Probe {
             Self::Unpark => "unpark",
             Self::Panic => "panic",
             Self::PanicMessage => "panic-message",
+            Self::BlockOn => "block-on",
+            Self::BlockOnEnd => "block-on-end",
         }
     }
 
@@ -164,6 +172,9 @@ impl Plan {
             .sites
             .iter()
             .any(|site| site.probe == Probe::PollEnd && is_stepped(site));
+        let stepped_block_ons = self.sites.iter().any(|site| {
+            matches!(site.probe, Probe::BlockOn | Probe::BlockOnEnd) && is_stepped(site)
+        });
         let stepped_parks = self.sites.iter().filter(|site| is_stepped(site));
         let stepped_parks: BTreeSet<Scheduler> =
             stepped_parks.filter_map(|site| site.scheduler).collect();
@@ -178,10 +189,12 @@ impl Plan {
             .collect();
         for probe in Probe::ALL {
             let of_polls = matches!(probe, Probe::PollStart | Probe::PollEnd);
+            let of_block_ons = matches!(probe, Probe::BlockOn | Probe::BlockOnEnd);
             let of_parks = matches!(probe, Probe::Park | Probe::Unpark);
             let goes = |site: &Site| {
-                let is_unpaired =
-                    (of_polls && stepped_ends) || (of_parks && unpaired.contains(&site.address));
+                let is_unpaired = (of_polls && stepped_ends)
+                    || (of_block_ons && stepped_block_ons)
+                    || (of_parks && unpaired.contains(&site.address));
                 site.probe == probe && (is_stepped(site) || is_unpaired)
             };
             let gone = self.sites.iter().filter(|site| goes(site)).count();

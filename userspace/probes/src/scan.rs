@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::block_on::BlockOns;
 use crate::calls::PollCalls;
 use crate::code;
 use crate::debug_info::File;
@@ -51,6 +52,7 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
         expectations,
         wakes: inlined,
         local_spawns,
+        block_ons,
     } = sweep(&image, &found)?;
     let mut sites = Vec::new();
     let mut misses = Vec::new();
@@ -65,6 +67,7 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
         remember_tasks(&mut sites);
     }
     park::find(&image, &expectations, &parks, &mut sites, &mut misses);
+    block_ons.finish(&image, &mut sites, &mut misses);
     panics::find(elf, &image, &mut sites, &mut misses);
     let mut names = Namer::of(&image);
     for site in &mut sites {
@@ -92,6 +95,7 @@ struct Swept {
     expectations: Expectations,
     wakes: InlinedWakes,
     local_spawns: LocalSpawns,
+    block_ons: BlockOns,
 }
 
 /// Decodes every function once.
@@ -103,6 +107,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
     let mut parks = ParkCalls::default();
     let mut expectations = Expectations::default();
     let mut wakes = InlinedWakes::new();
+    let mut block_ons = BlockOns::of(image);
     let mut instructions = Vec::new();
     for range in image.functions() {
         code::decode(image, range, &mut instructions);
@@ -111,6 +116,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
         expectations.visit(image, range, &instructions);
         wakes.visit(range, &instructions);
         local_spawns.visit(image, range, &instructions);
+        block_ons.visit(image, range, &instructions);
     }
     Ok(Swept {
         polls: polls.finish(image)?,
@@ -118,6 +124,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
         expectations,
         wakes,
         local_spawns,
+        block_ons,
     })
 }
 

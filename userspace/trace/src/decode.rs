@@ -4,8 +4,8 @@
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
 use dial9_bpf_abi::record::{
-    Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
-    TaskRecord, Terminate, Text,
+    BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal,
+    Spawn, TaskRecord, Terminate, Text,
 };
 
 /// One record, by kind.
@@ -37,6 +37,10 @@ pub enum Record {
     Text(Text),
     /// A thread is on a CPU again.
     OffCpu(OffCpu),
+    /// A thread has entered a runtime to block on a future.
+    BlockOn(BlockOn),
+    /// A thread leaves it.
+    BlockOnEnd(BlockOn),
 }
 
 /// Bytes that are not a record.
@@ -142,6 +146,8 @@ impl Record {
             }),
             RecordKind::TEXT => text(bytes).map(Self::Text),
             RecordKind::OFF_CPU => off_cpu(bytes).map(Self::OffCpu),
+            RecordKind::BLOCK_ON => block_on(bytes).map(Self::BlockOn),
+            RecordKind::BLOCK_ON_END => block_on(bytes).map(Self::BlockOnEnd),
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -166,6 +172,7 @@ impl Record {
             Self::Panic(record) => &record.header,
             Self::Text(record) => &record.header,
             Self::OffCpu(record) => &record.header,
+            Self::BlockOn(record) | Self::BlockOnEnd(record) => &record.header,
         }
     }
 
@@ -238,6 +245,10 @@ impl Record {
                 line,
                 column,
             }) => put(joined(line, column)),
+            Self::BlockOn(BlockOn { header: _, sp })
+            | Self::BlockOnEnd(BlockOn { header: _, sp }) => {
+                put(sp);
+            }
             Self::Text(Text { header: _, bytes }) => out.extend_from_slice(&bytes),
         }
     }
@@ -293,6 +304,14 @@ fn park(bytes: &[u8]) -> Option<Park> {
 }
 
 #[inline]
+fn block_on(bytes: &[u8]) -> Option<BlockOn> {
+    words(bytes).map(|[w, ts, sp]| BlockOn {
+        header: header(w, ts),
+        sp,
+    })
+}
+
+#[inline]
 fn text(bytes: &[u8]) -> Option<Text> {
     let (head, bytes) = bytes.split_at_checked(size_of::<RecordHeader>())?;
     let [w, ts] = words(head)?;
@@ -339,7 +358,7 @@ mod tests {
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
                 1 | 5 | 12 | 13 => 40,
-                2 | 3 | 6..=9 | 11 => 24,
+                2 | 3 | 6..=9 | 11 | 14 | 15 => 24,
                 4 | 10 => 32,
                 _ => 0,
             };

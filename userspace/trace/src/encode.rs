@@ -12,11 +12,11 @@ use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
-    Absence, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent, GapEvent, LossEvent,
-    Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent, PollEndEvent, PollStartEvent,
-    RuntimeMetrics, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEnd, TargetEndEvent,
-    TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent,
-    WorkerUnparkEvent, signal_name,
+    Absence, BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent,
+    GapEvent, LossEvent, Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent,
+    PollEndEvent, PollStartEvent, RuntimeMetrics, RuntimeMetricsEvent, SegmentMetadataEvent,
+    TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent,
+    Waker, WorkerParkEvent, WorkerUnparkEvent, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
@@ -159,6 +159,19 @@ impl Encoder {
                     worker_id,
                 };
                 self.wire.write_infallible(&event);
+            }
+            Event::BlockOn {
+                ts_ns,
+                duration_ns,
+                tid,
+            } => {
+                let name = self.wire.intern_string_infallible("block_on");
+                self.wire.write_infallible(&BlockOnEvent {
+                    ts_ns,
+                    duration_ns,
+                    name,
+                    tid,
+                });
             }
             Event::Gap {
                 ts_ns,

@@ -88,6 +88,15 @@ pub enum Event {
         /// runtime of its own.
         worker: Option<u32>,
     },
+    /// A thread has blocked on a future.
+    BlockOn {
+        /// When it left the runtime.
+        ts_ns: u64,
+        /// How long it was in it.
+        duration_ns: u64,
+        /// The thread.
+        tid: u32,
+    },
     /// Hits of a thread were lost in an interval.
     Gap {
         /// Time of the thread's next record.
@@ -122,6 +131,7 @@ impl Event {
             | Self::Terminate { ts_ns, .. }
             | Self::Wake { ts_ns, .. }
             | Self::Blocking { ts_ns, .. }
+            | Self::BlockOn { ts_ns, .. }
             | Self::Gap { ts_ns, .. }
             | Self::RuntimeMetrics(RuntimeMetrics { ts_ns, .. })
             | Self::Panic(Panicked { ts_ns, .. })
@@ -461,6 +471,17 @@ wire! {
         tid: u32,
         task_id: u64,
         worker_id: Option<u64>,
+    }
+}
+wire! {
+    /// Ours: a call of `block_on`, as a span that ends here.
+    BlockOnEvent {
+        #[traceevent(unit = "ns", role = "span.duration")]
+        duration_ns: u64,
+        #[traceevent(role = "span.name")]
+        name: InternedString,
+        #[traceevent(role = "thread_id")]
+        tid: u32,
     }
 }
 wire! {

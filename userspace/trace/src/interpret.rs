@@ -30,6 +30,7 @@ use watch::Watch;
 
 pub use watch::LongPoll;
 
+mod block_on;
 mod lane;
 mod life;
 mod off_cpu;
@@ -153,6 +154,8 @@ impl Interpreter {
             Record::Signal(signal) => self.signal(signal, out),
             Record::Exit(exit) => self.exit(exit, out),
             Record::OffCpu(off) => self.off_cpu(off, out),
+            Record::BlockOn(begin) => self.block_on(begin, out),
+            Record::BlockOnEnd(end) => self.block_on_end(end, out),
         }
     }
 

@@ -9,17 +9,17 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
-    Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal, Spawn,
-    TaskRecord, Terminate, Text,
+    BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal,
+    Spawn, TaskRecord, Terminate, Text,
 };
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
-    BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent, OffCpuEvent, PanicEvent,
-    PollEndEvent, PollStartEvent, RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent,
-    TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent,
-    WorkerUnparkEvent,
+    BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
+    OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, RuntimeMetricsEvent,
+    SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent,
+    WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 /// What an event means, and each of its fields.
@@ -140,6 +140,14 @@ const BLOCKING: Meaning = (
             "the worker that its thread was meanwhile; absent for all but a worker's loop \
              and closures that run a runtime of their own",
         ),
+    ],
+);
+const BLOCK_ON: Meaning = (
+    "ours: a thread has blocked on a future, by block_on; a span that ends here",
+    &[
+        ("duration_ns", "how long it was in the runtime, ns"),
+        ("name", "block_on"),
+        TID,
     ],
 );
 const LOSS: Meaning = (
@@ -303,7 +311,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 18] {
+fn events() -> [(PathBuf, String); 19] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -316,6 +324,7 @@ fn events() -> [(PathBuf, String); 18] {
         event::<ClockSyncEvent>(CLOCK),
         event::<SegmentMetadataEvent>(METADATA),
         event::<BlockingTaskEvent>(BLOCKING),
+        event::<BlockOnEvent>(BLOCK_ON),
         event::<LossEvent>(LOSS),
         event::<GapEvent>(GAP),
         event::<EvictionEvent>(EVICTION),
@@ -385,6 +394,12 @@ fn records() -> (PathBuf, String) {
         sp: stack
     });
     record(&mut text, "poll-end", size_of::<PollEnd>(), &fields);
+    let fields = fields!(BlockOn {
+        header: head,
+        sp: stack
+    });
+    let (name, bytes) = ("block-on, block-on-end", size_of::<BlockOn>());
+    record(&mut text, name, bytes, &fields);
     let fields = fields!(TaskRecord {
         header: head,
         task_id: id

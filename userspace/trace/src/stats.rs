@@ -28,6 +28,12 @@ pub struct Stats {
     pub polls_interrupted: u64,
     /// Open blocking tasks whose end a gap hid: no event.
     pub blocking_cut_by_gap: u64,
+    /// Calls of `block_on` that a gap hid or that were open when events could not be
+    /// written: no event.
+    pub block_ons_cut: u64,
+    /// Ends of `block_on` without a begin, which is normal after an attach, and begins
+    /// without an end: no event.
+    pub unpaired_block_ons: u64,
     /// Parks after a park and unparks after an unpark: no event.
     pub dropped_unpaired: u64,
     /// Poll and park records older than their thread's last: no event.
@@ -81,6 +87,10 @@ pub struct RecordCounts {
     pub piece: u64,
     /// Threads on a CPU again.
     pub off_cpu: u64,
+    /// Calls of `block_on` begun.
+    pub block_on: u64,
+    /// Calls of `block_on` over.
+    pub block_on_end: u64,
 }
 
 impl RecordCounts {
@@ -101,6 +111,8 @@ impl RecordCounts {
             Record::Text(text) if is_first_of_message(text) => &mut self.message,
             Record::Text(_) => &mut self.piece,
             Record::OffCpu(_) => &mut self.off_cpu,
+            Record::BlockOn(_) => &mut self.block_on,
+            Record::BlockOnEnd(_) => &mut self.block_on_end,
         };
         *counter += 1;
     }
@@ -122,9 +134,12 @@ impl RecordCounts {
             message,
             piece,
             off_cpu,
+            block_on,
+            block_on_end,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
-        of_tasks + exit + signal + panic + message + piece + off_cpu
+        let of_threads = block_on + block_on_end + off_cpu;
+        of_tasks + of_threads + exit + signal + panic + message + piece
     }
 }
 
@@ -152,6 +167,8 @@ pub struct EventCounts {
     pub wake: u64,
     /// Blocking tasks.
     pub blocking: u64,
+    /// Calls of `block_on`.
+    pub block_on: u64,
     /// Gaps.
     pub gap: u64,
     /// Samples of a runtime's counters.
@@ -176,6 +193,7 @@ impl EventCounts {
             Event::Terminate { .. } => &mut self.terminate,
             Event::Wake { .. } => &mut self.wake,
             Event::Blocking { .. } => &mut self.blocking,
+            Event::BlockOn { .. } => &mut self.block_on,
             Event::Gap { .. } => &mut self.gap,
             Event::RuntimeMetrics(_) => &mut self.runtime_metrics,
             Event::Panic(_) => &mut self.panic,
@@ -196,6 +214,7 @@ impl EventCounts {
             terminate,
             wake,
             blocking,
+            block_on,
             gap,
             runtime_metrics,
             panic,
@@ -203,6 +222,7 @@ impl EventCounts {
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
-        of_tasks + gap + runtime_metrics + panic + off_cpu + target_end
+        let of_threads = block_on + off_cpu + panic;
+        of_tasks + of_threads + gap + runtime_metrics + target_end
     }
 }

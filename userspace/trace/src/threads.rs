@@ -33,6 +33,14 @@ pub(crate) enum Work {
     WorkerLoop { location: LocationId },
 }
 
+/// A call of `block_on` that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenBlockOn {
+    /// Stack pointer of its function, bytes.
+    pub(crate) sp: u64,
+    pub(crate) start_ns: u64,
+}
+
 /// Hits lost that the thread's next record ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingGap {
@@ -53,6 +61,9 @@ pub(crate) struct Thread {
     pub(crate) tid: u32,
     /// Innermost last.
     pub(crate) open: Vec<OpenPoll>,
+    /// Innermost last. Apart from the polls: inlined, one of each may be at the same
+    /// stack pointer.
+    pub(crate) blocked: Vec<OpenBlockOn>,
     /// Worker ids by nesting depth of task polls.
     workers: Vec<u32>,
     /// Task polls among `open`.
@@ -123,12 +134,13 @@ impl Thread {
     pub(crate) fn is_idle(&self) -> bool {
         let Self {
             open,
+            blocked,
             workers,
             gap,
             cpu_ns,
             ..
         } = self;
-        open.is_empty() && workers.is_empty() && gap.is_none() && *cpu_ns == 0
+        open.is_empty() && blocked.is_empty() && workers.is_empty() && gap.is_none() && *cpu_ns == 0
     }
 }
 

@@ -277,6 +277,11 @@ fn line(event: &Event, locations: &Locations) -> String {
             let as_worker = worker.map_or(String::new(), |worker| format!(" as w{worker}"));
             format!("{ts_ns} blocked {duration_ns} #{task_id} {name} tid {tid}{as_worker}")
         }
+        Event::BlockOn {
+            ts_ns,
+            duration_ns,
+            tid,
+        } => format!("{ts_ns} blocked on a future {duration_ns} tid {tid}"),
         Event::Gap {
             ts_ns,
             duration_ns,
