@@ -309,9 +309,8 @@ fn take_turns(graph: &Graph, begins: &BTreeSet<usize>, ends: &BTreeSet<usize>) -
             };
             match marks.get(&node) {
                 Some(&mark) if mark == wrong => return false,
-                Some(_) => {}
                 None if seen.insert(node) => queue.extend(after(node)),
-                None => {}
+                _ => {}
             }
         }
         true

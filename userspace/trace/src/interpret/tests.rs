@@ -4,6 +4,7 @@ use super::*;
 use crate::event::Absence;
 use crate::location::TaskType;
 
+mod block_on;
 mod gaps;
 mod lanes;
 mod life;
