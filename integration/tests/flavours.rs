@@ -1,4 +1,4 @@
-//! Threads of the blocking pool, block_in_place, runtimes in runtimes: who is what.
+//! Threads of the blocking pool, `block_in_place`, runtimes in runtimes: who is what.
 //!
 //! In: a program that times its closures and its calls of `block_on`. Out: a span for
 //! each, on its thread, around the program's own clock reads. Never: a tolerance.
@@ -16,7 +16,7 @@ struct Run {
     what: String,
     id: u64,
     tid: u64,
-    run_ns: [u64; 2],
+    span_ns: [u64; 2],
 }
 
 struct Recorded {
@@ -75,7 +75,10 @@ impl Recorded {
         for run in plain.iter().chain(&hosts) {
             let closure = told.remove(&run.id).expect("it is told");
             assert_eq!(closure.tid, run.tid, "{run:?}");
-            assert!(surrounds(closure.run_ns, run.run_ns), "{run:?} {closure:?}");
+            assert!(
+                surrounds(closure.run_ns, run.span_ns),
+                "{run:?} {closure:?}"
+            );
             assert_eq!(closure.worker.is_some(), run.what == "host", "{run:?}");
         }
         assert!(told.values().all(|closure| closure.worker.is_some()));
@@ -90,7 +93,7 @@ impl Recorded {
         assert_eq!(self.told_block_ons(), self.calls().len());
         for run in self.runs("inside") {
             let around =
-                |told: &&(u64, [u64; 2])| told.0 == run.tid && surrounds(told.1, run.run_ns);
+                |told: &&(u64, [u64; 2])| told.0 == run.tid && surrounds(told.1, run.span_ns);
             let spans = self.facts.block_ons.iter().filter(around).count();
             assert_eq!(spans, 1, "{run:?}");
         }
@@ -122,7 +125,7 @@ impl Recorded {
         let (calls, told) = (self.calls(), &self.facts.block_ons);
         let spans_of = |call: &&Run| {
             let within =
-                |told: &&(u64, [u64; 2])| told.0 == call.tid && surrounds(call.run_ns, told.1);
+                |told: &&(u64, [u64; 2])| told.0 == call.tid && surrounds(call.span_ns, told.1);
             told.iter().filter(within).count()
         };
         let spans: Vec<usize> = calls.iter().map(spans_of).collect();
@@ -162,7 +165,7 @@ fn runs(path: &Path) -> Vec<Run> {
             what: what.to_owned(),
             id,
             tid,
-            run_ns: [begin_ns, end_ns],
+            span_ns: [begin_ns, end_ns],
         }
     };
     text.lines().map(parse).collect()
