@@ -227,6 +227,7 @@ mod tests {
             terminate: 30,
             wake: 208_930,
             blocking: 1_000,
+            block_on: 2,
             gap: 0,
             runtime_metrics: 300,
             panic: 0,
@@ -274,7 +275,7 @@ mod tests {
         };
         insta::assert_snapshot!(summary.render(), @r"
         recorded process 42 (/srv/app) for 5.0 s: the duration is over
-          events                  1,250,000
+          events                  1,250,302
           poll starts             500,000
           poll ends               500,000
           wakes                   208,930
@@ -283,6 +284,8 @@ mod tests {
           parks                   20,000
           unparks                 20,000
           blocking tasks          1,000
+          runtime metrics         300
+          calls of block_on       2
           panics                  0
           off the CPU             0
           gaps                    0
@@ -315,7 +318,7 @@ mod tests {
         summary.compressed_bytes = None;
         insta::assert_snapshot!(summary.render(), @r"
         recorded process 42 (/srv/app) for 5.0 s: the duration is over
-          events                  1,250,009
+          events                  1,250,311
           poll starts             500,000
           poll ends               500,000
           wakes                   208,930
@@ -324,6 +327,8 @@ mod tests {
           parks                   20,000
           unparks                 20,000
           blocking tasks          1,000
+          runtime metrics         300
+          calls of block_on       2
           panics                  0
           off the CPU             0
           gaps                    9

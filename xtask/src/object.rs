@@ -253,7 +253,7 @@ mod tests {
     fn a_whole_object_passes() {
         let contents = check(&object(&PROGRAMS, LICENSE)).unwrap();
         assert_eq!(contents.programs.len(), PROGRAMS.len());
-        assert_eq!(contents.programs[0], "uprobe.s panic_location");
+        assert_eq!(contents.programs[0], "uprobe.s block_on");
         assert_eq!(contents.btf_bytes, 4);
     }
 
@@ -261,7 +261,7 @@ mod tests {
     fn a_program_too_few_or_too_many_is_refused() {
         refused(
             &object(&PROGRAMS[1..], LICENSE),
-            "missing: [\"panic_location\"]",
+            "missing: [\"block_on\"]",
         );
         let more = [&PROGRAMS[..], &["new"]].concat();
         refused(&object(&more, LICENSE), "not expected: [\"new\"]");

@@ -37,7 +37,7 @@ impl LossCause {
 /// Counter slots reserved for each kind.
 pub const CAUSES: u32 = 4;
 /// Record kinds that have counters; larger than every hit's kind.
-pub const KINDS: u32 = 16;
+pub const KINDS: u32 = 32;
 /// Entries of the per-CPU counter array.
 pub const COUNTERS: u32 = KINDS * CAUSES;
 
