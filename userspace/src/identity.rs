@@ -3,13 +3,18 @@
 //! In: a target and its plan. Out: metadata, task types, the load bias. Never:
 //! a value that is not known.
 
-use std::{io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
 
 use dial9_bpf_attach::{AttachError, Target, Tracer};
-use dial9_bpf_probes::plan::{Binary, Plan, Site};
+use dial9_bpf_probes::plan::{Binary, Plan, Site, TaskVtable};
 use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
 use dial9_bpf_trace::{
-    location::TaskType,
+    location::{MAX_NAME_BYTES, TaskType},
     metadata::{Metadata, Target as TargetMetadata},
 };
 
@@ -91,12 +96,53 @@ pub(crate) fn metadata(
 
 /// The plan's vtables as the interpreter knows them, in the plan's order.
 pub(crate) fn task_types(plan: &Plan) -> Vec<TaskType> {
+    let mut at_places: HashMap<&[String], BTreeSet<&str>> = HashMap::new();
+    for vtable in &plan.vtables {
+        let types = at_places.entry(&vtable.spawned_at).or_default();
+        types.extend(vtable.task_type.as_deref());
+    }
     let types = plan.vtables.iter().map(|vtable| TaskType {
-        name: vtable.task_type.clone(),
+        name: label(vtable, at_places[vtable.spawned_at.as_slice()].len() > 1),
         address: vtable.address,
         blocking: vtable.blocking,
     });
     types.collect()
+}
+
+/// What the tasks of a type are called, in the place of dial9's `spawn_loc`.
+///
+/// One place is written as `core::panic::Location` writes it, which is what dial9
+/// records from the inside: its viewer groups by the whole text and makes a link of
+/// `/crate-1.2.3/src/file.rs:line:column` at the end (`trace_parser.js`, `_docsRsUrl`,
+/// 0.5.7). The type is there where it tells apart what is spawned at the same place,
+/// and before that place, so that links hold. Several places are what the binary
+/// alone cannot tell apart; they are shown without the folder of cargo's registry.
+fn label(vtable: &TaskVtable, is_shared: bool) -> Option<String> {
+    let task_type = vtable.task_type.as_deref().map(cut);
+    let places = match vtable.spawned_at.as_slice() {
+        [] => return task_type.map(str::to_owned),
+        [place] => place.clone(),
+        places => {
+            let places: Vec<_> = places.iter().map(|place| in_crate(place)).collect();
+            places.join(" | ")
+        }
+    };
+    Some(match task_type.filter(|_| is_shared) {
+        Some(task_type) => format!("{task_type} at {places}"),
+        None => places,
+    })
+}
+
+/// A path without cargo's registry: `axum-0.8.1/src/serve.rs:1:2`.
+fn in_crate(place: &str) -> &str {
+    let after = place.split_once("/registry/src/");
+    let path = after.and_then(|(_, rest)| rest.split_once('/'));
+    path.map_or(place, |(_, path)| path)
+}
+
+/// Leaves room for the place.
+fn cut(task_type: &str) -> &str {
+    &task_type[..task_type.floor_char_boundary(MAX_NAME_BYTES / 2)]
 }
 
 /// Run-time address of the file's link-time address 0.
@@ -111,4 +157,68 @@ pub(crate) fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError
     Ok(target
         .code_address(site.file_offset)?
         .wrapping_sub(site.address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(types: &[(&[&str], Option<&str>)]) -> Vec<Option<String>> {
+        let vtable = |&(places, task_type): &(&[&str], Option<&str>)| TaskVtable {
+            address: 0,
+            poll: 0,
+            id_offset: 40,
+            blocking: false,
+            task_type: task_type.map(str::to_owned),
+            spawned_at: places.iter().map(|&place| place.to_owned()).collect(),
+        };
+        let plan = Plan {
+            sites: Vec::new(),
+            vtables: types.iter().map(vtable).collect(),
+            misses: Vec::new(),
+            tokio_version: None,
+            build_id: None,
+            has_symbols: true,
+        };
+        let types = task_types(&plan);
+        types.into_iter().map(|known| known.name).collect()
+    }
+
+    #[test]
+    fn a_task_is_called_by_its_place_and_else_by_its_type() {
+        let main = "src/main.rs:42:9";
+        let named = names(&[
+            (&[main], Some("app::serve")),
+            (&[main], Some("app::serve")),
+            (&[], Some("app::other")),
+            (&[], None),
+        ]);
+        let expected = [Some(main), Some(main), Some("app::other"), None];
+        assert_eq!(named, expected.map(|name| name.map(str::to_owned)));
+    }
+
+    #[test]
+    fn types_of_one_place_are_told_apart_and_a_link_still_holds() {
+        let place =
+            "/root/.cargo/registry/src/index.crates.io-1/hyper-util-0.1.9/src/rt/tokio.rs:115:9";
+        let named = names(&[(&[place], Some("app::A")), (&[place], Some("app::B"))]);
+        let expected = ["app::A", "app::B"].map(|name| Some(format!("{name} at {place}")));
+        assert_eq!(named, expected);
+    }
+
+    #[test]
+    fn several_places_are_all_there() {
+        let registry = "/root/.cargo/registry/src/index.crates.io-1/axum-0.8.1/src/serve.rs:3:4";
+        let named = names(&[(&[registry, "src/main.rs:1:2"], Some("app::A"))]);
+        let expected = "axum-0.8.1/src/serve.rs:3:4 | src/main.rs:1:2";
+        assert_eq!(named, [Some(expected.to_owned())]);
+    }
+
+    #[test]
+    fn the_place_is_there_however_long_the_type_is() {
+        let long = "é".repeat(MAX_NAME_BYTES);
+        let named = names(&[(&["a.rs:1:2"], Some(&long)), (&["a.rs:1:2"], Some("B"))]);
+        let name = named[0].as_deref().unwrap();
+        assert!(name.len() < MAX_NAME_BYTES && name.ends_with("é at a.rs:1:2"));
+    }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use dial9_bpf_attach::{Prices, Runtimes, Target};
-use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site};
+use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site, TaskVtable};
 use dial9_bpf_trace::metadata::RUNTIME_METRICS;
 
 /// Poll rates that the cost is worked out for, polls a second.
@@ -97,11 +97,14 @@ fn headline(target: &Target, plan: &Plan) -> String {
         "without symbols"
     };
     let build_id = plan.build_id.as_deref().unwrap_or("none");
+    let types = plan.vtables.len();
+    let is_placed = |vtable: &&TaskVtable| !vtable.spawned_at.is_empty();
+    let placed = plan.vtables.iter().filter(is_placed).count();
     format!(
-        "process {} ({}): Tokio {tokio}, {} task types, {symbols}, build id {build_id}\n",
+        "process {} ({}): Tokio {tokio}, {types} task types, {placed} with the place of their spawn, \
+         {symbols}, build id {build_id}\n",
         target.pid(),
         target.path().display(),
-        plan.vtables.len(),
     )
 }
 

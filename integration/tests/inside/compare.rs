@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    places,
     read::{Park, Recording, Thread},
     wakes,
 };
@@ -29,6 +30,9 @@ pub(crate) struct Tally {
     pub(crate) loops: usize,
     pub(crate) spawns: usize,
     pub(crate) ends: usize,
+    /// Tasks with a place of their spawn outside, and those with several.
+    pub(crate) placed: usize,
+    pub(crate) of_several: usize,
     /// Wakes with a twin.
     pub(crate) wakes: usize,
     /// Inside only: calls that Tokio did not get, since it had been woken already.
@@ -59,6 +63,7 @@ pub(crate) fn compare(inside: &Recording, outside: &Recording) -> Tally {
     wakes::compare(inside, outside, &mut tally);
     spawns(inside, outside, &mut tally);
     ends(inside, outside, &mut tally);
+    places::compare(inside, outside, &mut tally);
     let [one, other] = [inside, outside].map(|of| of.runtimes.values().collect::<BTreeSet<_>>());
     tally.equal("the workers of the runtimes", &one, &other);
     tally

@@ -2,7 +2,8 @@
 //!
 //! In: a program of over a million polls that dial9 records from within while we do from
 //! without. Out: for every poll its twin, on the same thread, and within the other's
-//! time: Tokio's hooks run just around it; the same of wakes, parks, spawns and ends.
+//! time: Tokio's hooks run just around it; the same of wakes, parks, spawns, ends and
+//! places of spawns.
 //! Never: a tolerance.
 //!
 //! What the two see differently by their construction, each with its rule in `compare` or
@@ -22,6 +23,7 @@
 //! `block_in_place`, after which dial9's events of a worker are not always pairs.
 
 mod compare;
+mod places;
 mod read;
 mod wakes;
 
@@ -63,6 +65,7 @@ fn assert_agrees(inside: &Recording, outside: &Recording) -> Tally {
         tally.from_outside,
         tally.spawns,
         tally.ends,
+        tally.placed,
     ];
     assert!(!compared.contains(&0), "{tally:?}");
     tally
@@ -74,7 +77,7 @@ fn any_difference_is_seen() {
     type Damage = fn(&mut Recording, &Recording);
     let [inside, outside] = recorded(&[2]);
     assert_agrees(&inside, &outside);
-    let damages: [(&str, Damage); 10] = [
+    let damages: [(&str, Damage); 11] = [
         ("a poll is missing", |of, _| _ = of.polls.remove(5_000)),
         ("a poll is there twice", |of, _| {
             of.polls.insert(5_000, of.polls[5_000]);
@@ -101,6 +104,13 @@ fn any_difference_is_seen() {
         }),
         ("a spawn is missing", |of, _| _ = of.spawns.remove(100)),
         ("an end is missing", |of, _| _ = of.ends.remove(100)),
+        ("a place is another", |of, inside| {
+            let placed = of
+                .places
+                .iter_mut()
+                .find(|(task, ours)| inside.places.get(task) == Some(ours));
+            placed.expect("one has a place").1.push('0');
+        }),
     ];
     for (what, damage) in damages {
         let mut outside = outside.clone();

@@ -69,6 +69,8 @@ pub(crate) struct Recording {
     pub(crate) spawns: Vec<Spawn>,
     /// Tasks whose wakes are recorded: those that dial9 wraps, with us all.
     pub(crate) wrapped: HashSet<u64>,
+    /// Where each task was spawned.
+    pub(crate) places: HashMap<u64, String>,
     /// Time and task, by time.
     pub(crate) ends: Vec<(u64, u64)>,
     /// Closures of the blocking pool; dial9 has no event for them.
@@ -124,6 +126,9 @@ impl Recording {
         let number =
             |name| maybe(event, name).unwrap_or_else(|| panic!("no {name} in {}", event.name));
         let worker = maybe(event, "worker_id").unwrap_or(NO_WORKER);
+        if let Some(place) = place(event) {
+            self.places.insert(number("task_id"), place);
+        }
         let raw = match event.name {
             "PollStartEvent" => Raw::Start {
                 worker,
@@ -245,6 +250,14 @@ impl Recording {
         self.spawns.retain(|spawn| inside(spawn.at));
         self.ends.retain(|(at, _)| inside(*at));
         self
+    }
+}
+
+fn place(event: &RawEvent<'_, '_>) -> Option<String> {
+    let mut fields = event.field_names().zip(event.fields);
+    match fields.find(|(field, _)| *field == "spawn_loc")?.1 {
+        FieldValueRef::PooledString(id) => event.string_pool.get(*id).map(ToOwned::to_owned),
+        other => panic!("spawn_loc of {} is {other:?}", event.name),
     }
 }
 

@@ -88,6 +88,14 @@ impl Effects {
             .fold(called, RegisterSet::with)
     }
 
+    /// Whether the instruction itself reads a register, by encoding; a call does not
+    /// read its arguments.
+    pub(crate) fn reads(&mut self, instruction: &Instruction, register: u8) -> bool {
+        let used = self.0.info(instruction).used_registers().iter();
+        let mut reads = used.filter(|used| !matches!(used.access(), OpAccess::Write));
+        reads.any(|used| number(used.register()) == Some(register))
+    }
+
     /// The registers that hold a value after the instruction, given those that
     /// held it before.
     pub(crate) fn step(&mut self, instruction: &Instruction, holders: RegisterSet) -> RegisterSet {

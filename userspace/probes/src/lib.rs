@@ -22,6 +22,7 @@ mod graph;
 mod inlined;
 mod locations;
 mod names;
+mod origins;
 mod panics;
 mod park;
 mod polls;

@@ -9,6 +9,8 @@
 //! with `#[track_caller]` are given one, panics load one. They are in stripped files
 //! too; `-Z location-detail=none` leaves them without a file.
 
+use std::fmt;
+
 use iced_x86::{Code, Instruction};
 
 use crate::elf::Image;
@@ -47,15 +49,51 @@ impl<'data> Location<'data> {
         let is_path = file.len() == length && !file.contains(char::is_control);
         is_path.then_some(Self { file, line, column })
     }
+
+    /// Whether the file is Tokio's or the standard library's, however they got there:
+    /// from the registry, from git, vendored, or with the compiler.
+    pub(crate) fn is_of_runtime(&self) -> bool {
+        let parts: Vec<_> = self.file.split('/').collect();
+        let is_tokio = |part: &str| {
+            let rest = part.strip_prefix("tokio");
+            rest.is_some_and(|rest| {
+                let version = rest.strip_prefix('-').unwrap_or("0");
+                rest.is_empty() || version.starts_with(|first: char| first.is_ascii_digit())
+            })
+        };
+        let is_std = |window: &[&str]| {
+            matches!(
+                window,
+                [
+                    "library",
+                    "std" | "core" | "alloc" | "proc_macro" | "test",
+                    "src"
+                ]
+            )
+        };
+        self.file.starts_with("/rustc/")
+            || parts.windows(3).any(is_std)
+            || parts
+                .windows(2)
+                .any(|pair| is_tokio(pair[0]) && pair[1] == "src")
+    }
 }
 
-/// The address that an instruction puts into a register as a constant.
+impl fmt::Display for Location<'_> {
+    /// As `core::panic::Location` has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column } = self;
+        write!(f, "{file}:{line}:{column}")
+    }
+}
+
+/// The address that an instruction loads as a constant.
 pub(crate) fn loaded_address(instruction: &Instruction) -> Option<u64> {
     match instruction.code() {
         Code::Lea_r64_m if instruction.is_ip_rel_memory_operand() => {
             Some(instruction.ip_rel_memory_address())
         }
-        Code::Mov_r32_imm32 => Some(u64::from(instruction.immediate32())),
+        Code::Mov_r32_imm32 | Code::Mov_rm64_imm32 => Some(u64::from(instruction.immediate32())),
         _ => None,
     }
 }
@@ -102,5 +140,36 @@ mod tests {
         check(&words(text, 0, 7, 9), None);
         check(&words(text, 1 << 20, 7, 9), None);
         check(&words(1, 15, 7, 9), None);
+    }
+
+    #[test]
+    fn files_of_tokio_and_std_are_of_the_runtime_wherever_they_are() {
+        let of_runtime = |file: &str| {
+            let location = Location {
+                file,
+                line: 1,
+                column: 1,
+            };
+            location.is_of_runtime()
+        };
+        for file in [
+            "/root/.cargo/registry/src/index.crates.io-1/tokio-1.54.1/src/task/spawn.rs",
+            "/root/.cargo/git/checkouts/tokio-0f1e/ab12/tokio/src/task/spawn.rs",
+            "vendor/tokio/src/task/spawn.rs",
+            "/rustc/59807616/library/core/src/ops/function.rs",
+            "/usr/src/rustc-1.63.0/library/std/src/thread/local.rs",
+            "library/alloc/src/vec/mod.rs",
+        ] {
+            assert!(of_runtime(file), "{file}");
+        }
+        for file in [
+            "src/main.rs",
+            "/root/.cargo/registry/src/index.crates.io-1/tokio-util-0.7.1/src/task/spawn_pinned.rs",
+            "/root/.cargo/registry/src/index.crates.io-1/hyper-util-0.1.9/src/rt/tokio.rs",
+            "library/src/main.rs",
+            "tokio/examples/chat.rs",
+        ] {
+            assert!(!of_runtime(file), "{file}");
+        }
     }
 }

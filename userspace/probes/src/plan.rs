@@ -129,6 +129,9 @@ pub struct TaskVtable {
     /// The future's type, where a v0 symbol, debug information or the symbols of its
     /// functions spell it; where it may be one of several, all of them.
     pub task_type: Option<String>,
+    /// The places where its tasks are spawned, as `file:line:column`: all of them, or
+    /// none where that is not known.
+    pub spawned_at: Vec<String>,
 }
 
 /// A probe without a usable site, and why.

@@ -13,6 +13,7 @@ use crate::elf::Image;
 use crate::error::ScanError;
 use crate::inlined::InlinedWakes;
 use crate::names::Namer;
+use crate::origins::Origins;
 use crate::park::{self, Expectations, ParkCalls};
 use crate::plan::{Plan, Probe, Site};
 use crate::spawn::LocalSpawns;
@@ -53,7 +54,9 @@ pub fn scan_files(program: &File<'_>, debug_file: Option<&File<'_>>) -> Result<P
         wakes: inlined,
         local_spawns,
         block_ons,
+        origins,
     } = sweep(&image, &found)?;
+    origins.finish(&image, &mut found);
     let mut sites = Vec::new();
     let mut misses = Vec::new();
     polls::find(&image, &found, &poll_calls, &mut sites, &mut misses);
@@ -96,6 +99,7 @@ struct Swept {
     wakes: InlinedWakes,
     local_spawns: LocalSpawns,
     block_ons: BlockOns,
+    origins: Origins,
 }
 
 /// Decodes every function once.
@@ -108,6 +112,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
     let mut expectations = Expectations::default();
     let mut wakes = InlinedWakes::new();
     let mut block_ons = BlockOns::of(image);
+    let mut origins = Origins::new(image, found);
     let mut instructions = Vec::new();
     for range in image.functions() {
         code::decode(image, range, &mut instructions);
@@ -117,6 +122,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
         wakes.visit(range, &instructions);
         local_spawns.visit(image, range, &instructions);
         block_ons.visit(image, range, &instructions);
+        origins.visit(image, range, &instructions);
     }
     Ok(Swept {
         polls: polls.finish(image)?,
@@ -125,6 +131,7 @@ fn sweep(image: &Image<'_>, found: &[Found]) -> Result<Swept, ScanError> {
         wakes,
         local_spawns,
         block_ons,
+        origins,
     })
 }
 

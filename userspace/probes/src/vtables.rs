@@ -61,6 +61,7 @@ pub(crate) fn find(image: &Image<'_>) -> Result<Vec<Found>, ScanError> {
                     id_offset,
                     blocking,
                     task_type: None,
+                    spawned_at: Vec::new(),
                 },
                 shutdown: run[FUNCTIONS - 1].1,
                 functions: std::array::from_fn(|slot| run[slot].1),

@@ -14,7 +14,7 @@ use crate::texts::{TextId, Texts};
 /// A task type of the target; its position is the vtable's index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskType {
-    /// The future's type or its spawn location, where known.
+    /// Where its tasks are spawned, or the future's type, where known.
     pub name: Option<String>,
     /// Link-time virtual address of the vtable.
     pub address: u64,
