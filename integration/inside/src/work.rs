@@ -84,6 +84,7 @@ pub async fn run(alive: Alive, amount: Amount) -> Vec<JoinHandle<()>> {
     for task in joined {
         task.await.expect("it does not panic");
     }
+    placed(amount.of(200)).await;
     // One at a time, so that the workers have nothing else to do and park.
     for with_wakes in [true, false] {
         let one = spawn(with_wakes, blocking(amount.of(2_000)));
@@ -96,6 +97,21 @@ pub async fn run(alive: Alive, amount: Amount) -> Vec<JoinHandle<()>> {
         task.await.expect("it does not panic");
     }
     alive.idle
+}
+
+/// Tasks of types that Tokio's own functions alone spawn, each at one place: what dial9
+/// spawns goes through `Handle::spawn` too, which has none.
+async fn placed(times: u64) {
+    let mut set = JoinSet::new();
+    for number in 0..times {
+        set.spawn(async move { yields(number % 3).await });
+        let one = tokio::spawn(async move {
+            task::yield_now().await;
+            number
+        });
+        assert_eq!(one.await.expect("it does not panic"), number);
+    }
+    while set.join_next().await.is_some() {}
 }
 
 /// Wakes itself `times` times in each of `polls` polls. All but the first find the
