@@ -9,6 +9,7 @@
 //! with `#[track_caller]` are given one, panics load one. They are in stripped files
 //! too; `-Z location-detail=none` leaves them without a file.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use iced_x86::{Code, Instruction};
@@ -48,6 +49,14 @@ impl<'data> Location<'data> {
         let file = std::str::from_utf8(file).ok()?;
         let is_path = file.len() == length && !file.contains(char::is_control);
         is_path.then_some(Self { file, line, column })
+    }
+
+    /// Those of both sets, if both are known.
+    pub(crate) fn union(
+        one: Option<BTreeSet<Self>>,
+        other: Option<BTreeSet<Self>>,
+    ) -> Option<BTreeSet<Self>> {
+        Some(one?.into_iter().chain(other?).collect())
     }
 
     /// Whether the file is Tokio's or the standard library's, however they got there:

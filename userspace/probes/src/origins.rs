@@ -83,7 +83,7 @@ impl Origins {
         for (index, instruction) in instructions.iter().enumerate() {
             match instruction.code() {
                 Code::Lea_r64_m | Code::Mov_r32_imm32 | Code::Mov_rm64_imm32 => {
-                    self.load(instruction)
+                    self.load(instruction);
                 }
                 Code::Xadd_rm64_r64
                     if flow::is_addition(instruction) && self.additions.len() < MAX_ADDITIONS =>
@@ -350,7 +350,9 @@ impl<'a, 'data> Search<'a, 'data> {
         ends.sort_unstable();
         let instructions = self.decode(function);
         let Some(flow) = self.flow(&instructions) else {
-            cells.iter().for_each(|cell| places[cell.1] = None);
+            for &(_, vtable) in cells {
+                places[vtable] = None;
+            }
             return;
         };
         let before: Vec<_> = draws
@@ -366,9 +368,9 @@ impl<'a, 'data> Search<'a, 'data> {
                     .map(|between| self.of_way(function, between))
                     .collect()
             };
-            let known = of_cell.into_iter().reduce(union).flatten();
+            let known = of_cell.into_iter().reduce(Location::union).flatten();
             let all = places[vtable].take();
-            places[vtable] = union(all, known);
+            places[vtable] = Location::union(all, known);
         }
     }
 
@@ -481,11 +483,6 @@ impl<'a, 'data> Search<'a, 'data> {
         }
         &self.sent[&function]
     }
-}
-
-/// Both, if both are known.
-fn union<'data>(one: Option<Places<'data>>, other: Option<Places<'data>>) -> Option<Places<'data>> {
-    Some(one?.into_iter().chain(other?).collect())
 }
 
 #[cfg(test)]

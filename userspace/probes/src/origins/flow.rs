@@ -269,12 +269,11 @@ impl<'a, 'data> Flow<'a, 'data> {
         let Some(there) = self.heads.get_mut(&head) else {
             return;
         };
-        let changed = match there {
-            Some(there) => there.meet(values),
-            None => {
-                *there = Some(values.clone());
-                true
-            }
+        let changed = if let Some(there) = there {
+            there.meet(values)
+        } else {
+            *there = Some(values.clone());
+            true
         };
         if changed {
             queue.insert(head);
@@ -339,13 +338,12 @@ impl<'a, 'data> Flow<'a, 'data> {
             let (mut own, mut locations) = (0, 0);
             for value in arguments(values).into_iter().take(given) {
                 match value {
-                    Value::Unknown => {}
                     Value::Argument(number) => own |= 1 << number,
                     Value::Constant(address) if Location::at(self.image, address).is_some() => {
                         between.locations.push(address);
                         locations += 1;
                     }
-                    Value::Constant(_) => {}
+                    Value::Constant(_) | Value::Unknown => {}
                 }
             }
             // What it does not take may still be where the caller left it.
