@@ -173,12 +173,8 @@ mod tests {
             spawned_at: places.iter().map(|&place| place.to_owned()).collect(),
         };
         let plan = Plan {
-            sites: Vec::new(),
             vtables: types.iter().map(vtable).collect(),
-            misses: Vec::new(),
-            tokio_version: None,
-            build_id: None,
-            has_symbols: true,
+            ..Plan::default()
         };
         let types = task_types(&plan);
         types.into_iter().map(|known| known.name).collect()
