@@ -155,6 +155,7 @@ fn absences_are_as_long_as_they_were_and_have_the_right_waker() {
         "{stopped:?}"
     );
     assert_eq!(facts.metadata["sched.wait_sample_rate"], "1");
+    assert_eq!(facts.count("ProcessResourceUsageEvent"), 0);
 }
 
 /// Without Tokio's probes: no event of a task, the same intervals.

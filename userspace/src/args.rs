@@ -182,7 +182,7 @@ pub(crate) struct RecordArgs {
         value_name = "NAMES",
         value_enum,
         value_delimiter = ',',
-        default_value = "tokio,sched"
+        default_value = "tokio,sched,res"
     )]
     pub(crate) signals: Vec<Signal>,
     /// The file with the program's symbols and debug information, where they were
@@ -210,6 +210,8 @@ pub(crate) enum Signal {
     Tokio,
     /// Threads off their CPUs: why, how long, who woke them
     Sched,
+    /// What the process has used: CPU, memory, faults, switches
+    Res,
 }
 
 impl Signal {
@@ -218,6 +220,7 @@ impl Signal {
         match self {
             Self::Tokio => "tokio",
             Self::Sched => "sched",
+            Self::Res => "res",
         }
     }
 }
@@ -411,7 +414,7 @@ mod tests {
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
         assert_eq!(args.on_demand, None);
-        assert_eq!(args.signals, [Signal::Tokio, Signal::Sched]);
+        assert_eq!(args.signals, [Signal::Tokio, Signal::Sched, Signal::Res]);
     }
 
     #[test]

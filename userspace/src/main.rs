@@ -25,6 +25,7 @@ mod stderr;
 mod stdout;
 mod stop;
 mod summary;
+mod usage;
 
 use std::process::ExitCode;
 

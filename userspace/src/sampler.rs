@@ -1,4 +1,4 @@
-//! When the counters of runtimes are read.
+//! When the counters of runtimes and of the process are read.
 //!
 //! In: the time, and what the line has learned of schedulers. Out: samples, to the
 //! line; what there is to say of their absence. Never: a read that waits for a thread of
@@ -6,29 +6,41 @@
 
 use dial9_bpf_attach::Runtimes;
 use dial9_bpf_trace::{
-    clock::monotonic_ns, event::RuntimeMetrics, line::Line, metadata::RUNTIME_METRICS,
+    clock::monotonic_ns,
+    event::{RuntimeMetrics, Sample},
+    line::Line,
+    metadata::RUNTIME_METRICS,
 };
+
+use crate::usage::Meter;
 
 /// Time between two samples, ns: dial9's.
 const INTERVAL_NS: u64 = 10_000_000;
+/// Time between two readings of the process, ns: dial9's.
+const USAGE_INTERVAL_NS: u64 = 100_000_000;
 
-/// Samples the runtimes of a target.
+/// Samples a target.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     runtimes: Runtimes,
     due_ns: u64,
+    /// Until the target has ended.
+    meter: Option<Meter>,
+    usage_due_ns: u64,
 }
 
 impl Sampler {
-    /// A sampler of these runtimes.
-    pub(crate) fn new(runtimes: Runtimes) -> Self {
+    /// A sampler of these runtimes, and of their process where that is wanted.
+    pub(crate) fn new(runtimes: Runtimes, meter: Option<Meter>) -> Self {
         Self {
             runtimes,
             due_ns: 0,
+            meter,
+            usage_due_ns: 0,
         }
     }
 
-    /// Hears of new runtimes, and samples all when it is time.
+    /// Hears of new runtimes, and samples what it is time for.
     pub(crate) fn turn(&mut self, line: &mut Line) {
         line.take_schedulers(|(number, address)| self.runtimes.meet(number, address));
         let ts_ns = monotonic_ns();
@@ -37,13 +49,26 @@ impl Sampler {
         }
         self.due_ns = ts_ns + INTERVAL_NS;
         self.runtimes.sample(|sample| {
-            line.sample(RuntimeMetrics {
+            line.sample(Sample::Runtime(RuntimeMetrics {
                 ts_ns,
                 number: sample.number,
                 global_queue: sample.global_queue,
                 alive_tasks: sample.alive_tasks,
-            });
+            }));
         });
+        if ts_ns >= self.usage_due_ns {
+            self.usage_due_ns = ts_ns + USAGE_INTERVAL_NS;
+            self.read_usage(ts_ns, line);
+        }
+    }
+
+    /// A process that has ended has no counters.
+    fn read_usage(&mut self, ts_ns: u64, line: &mut Line) {
+        let Some(meter) = &mut self.meter else { return };
+        match meter.read(ts_ns) {
+            Ok(usage) => line.sample(Sample::Process(usage)),
+            Err(_) => self.meter = None,
+        }
     }
 
     /// Tells the line what is missing of them, as far as that is known.

@@ -232,6 +232,7 @@ mod tests {
             runtime_metrics: 300,
             panic: 0,
             off_cpu: 0,
+            usage: 0,
             target_end: 0,
         }
     }

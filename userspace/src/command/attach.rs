@@ -54,8 +54,11 @@ use crate::{
     session::{Session, Until},
     status::Cost,
     stderr, stdout, stop,
+    usage::Meter,
 };
 
+/// What is missing where the counters of the process cannot be read.
+const RESOURCES: &str = "process-resources";
 /// Longer than any recording: 200 years.
 const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 
@@ -152,7 +155,8 @@ pub(crate) fn record(
     if let Some(reason) = runtimes.absent() {
         stderr::say(format_args!("missing: {RUNTIME_METRICS}: {reason}"));
     }
-    recording.sample(Sampler::new(runtimes));
+    let meter = meter_of(args, &target, &mut recording);
+    recording.sample(Sampler::new(runtimes, meter));
     let cost = prices.map(|prices| Cost::new(&plan, &prices));
     let session = Session::new(&target, (recording, Forks::new(care)), cost, (began, until));
     attached();
@@ -163,6 +167,18 @@ pub(crate) fn record(
 pub(crate) fn care_of(args: &RecordArgs) -> Care {
     args.follow_forks
         .map_or(Care::Tell, |limit| Care::Follow(limit.into()))
+}
+
+/// What reads the counters of the process, where they are wanted and can be had.
+fn meter_of(args: &RecordArgs, target: &Target, recording: &mut Recording) -> Option<Meter> {
+    if !args.wants(Signal::Res) {
+        return None;
+    }
+    let refused = |error: procfs::ProcError| {
+        stderr::say(format_args!("missing: {RESOURCES}: {error}"));
+        recording.note_absent(&[(RESOURCES, error.to_string())]);
+    };
+    Meter::of(target.pid()).map_err(refused).ok()
 }
 
 /// Needs no privilege but to read the target.

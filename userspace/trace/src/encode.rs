@@ -14,9 +14,10 @@ use crate::clock::Anchor;
 use crate::event::{
     Absence, BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent,
     GapEvent, LossEvent, Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent,
-    PollEndEvent, PollStartEvent, RuntimeMetrics, RuntimeMetricsEvent, SegmentMetadataEvent,
-    TargetEnd, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent,
-    Waker, WorkerParkEvent, WorkerUnparkEvent, signal_name,
+    PollEndEvent, PollStartEvent, ProcessResourceUsageEvent, ResourceUsage, RuntimeMetrics,
+    RuntimeMetricsEvent, SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent,
+    TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent, WorkerUnparkEvent,
+    signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
@@ -189,6 +190,7 @@ impl Encoder {
             Event::RuntimeMetrics(ref sample) => self.runtime_metrics(sample),
             Event::Panic(ref panicked) => self.panic(panicked, locations),
             Event::OffCpu(ref absence) => self.off_cpu(absence),
+            Event::Usage(ref usage) => self.usage(usage),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
         }
     }
@@ -358,6 +360,33 @@ impl Encoder {
             runtime_name,
             global_queue_depth: global_queue,
             alive_tasks,
+        });
+    }
+
+    fn usage(&mut self, usage: &ResourceUsage) {
+        let ResourceUsage {
+            ts_ns,
+            user_cpu_ns,
+            system_cpu_ns,
+            max_rss_bytes,
+            minor_faults,
+            major_faults,
+            block_input_ops,
+            block_output_ops,
+            voluntary_context_switches,
+            involuntary_context_switches,
+        } = *usage;
+        self.wire.write_infallible(&ProcessResourceUsageEvent {
+            ts_ns,
+            user_cpu_ns,
+            system_cpu_ns,
+            max_rss_bytes,
+            minor_faults,
+            major_faults,
+            block_input_ops,
+            block_output_ops,
+            voluntary_context_switches,
+            involuntary_context_switches,
         });
     }
 

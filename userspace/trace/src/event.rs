@@ -11,7 +11,7 @@ use std::fmt;
 
 use dial9_trace_format::{InternedString, TraceEvent};
 
-pub use crate::metrics::RuntimeMetrics;
+pub use crate::metrics::{ResourceUsage, RuntimeMetrics, Sample};
 
 use crate::location::LocationId;
 use crate::texts::TextId;
@@ -114,6 +114,8 @@ pub enum Event {
     Panic(Panicked),
     /// A thread was off its CPU.
     OffCpu(Absence),
+    /// What the target has used.
+    Usage(ResourceUsage),
     /// The target ended.
     TargetEnd(TargetEnd),
 }
@@ -136,6 +138,7 @@ impl Event {
             | Self::RuntimeMetrics(RuntimeMetrics { ts_ns, .. })
             | Self::Panic(Panicked { ts_ns, .. })
             | Self::OffCpu(Absence { ts_ns, .. })
+            | Self::Usage(ResourceUsage { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }
     }
@@ -554,6 +557,29 @@ wire! {
         wait_ns: Option<u64>,
         waker_tid: Option<u32>,
         woken_by_interrupt: Option<bool>,
+    }
+}
+wire! {
+    /// dial9: what the process has used.
+    ProcessResourceUsageEvent {
+        #[traceevent(unit = "ns", kind = "counter")]
+        user_cpu_ns: u64,
+        #[traceevent(unit = "ns", kind = "counter")]
+        system_cpu_ns: u64,
+        #[traceevent(unit = "bytes", kind = "gauge")]
+        max_rss_bytes: u64,
+        #[traceevent(kind = "counter")]
+        minor_faults: u64,
+        #[traceevent(kind = "counter")]
+        major_faults: u64,
+        #[traceevent(kind = "counter")]
+        block_input_ops: u64,
+        #[traceevent(kind = "counter")]
+        block_output_ops: u64,
+        #[traceevent(kind = "counter")]
+        voluntary_context_switches: u64,
+        #[traceevent(kind = "counter")]
+        involuntary_context_switches: u64,
     }
 }
 wire! {

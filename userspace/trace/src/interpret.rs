@@ -17,7 +17,7 @@ use dial9_bpf_abi::record::{
 };
 
 use crate::decode::Record;
-use crate::event::{Event, NO_WORKER, ParkEvent, RuntimeMetrics, TargetEnd};
+use crate::event::{Event, NO_WORKER, ParkEvent, Sample, TargetEnd};
 use crate::location::{LocationId, Locations};
 use crate::metadata::Runtime;
 use crate::schedulers::Schedulers;
@@ -125,9 +125,12 @@ impl Interpreter {
     }
 
     /// Says a runtime's counters.
-    pub fn sample(&mut self, sample: RuntimeMetrics, out: &mut impl FnMut(&Event, &Locations)) {
+    pub fn sample(&mut self, sample: Sample, out: &mut impl FnMut(&Event, &Locations)) {
         let mut out = Out::new(&mut self.stats, &self.locations, out);
-        out.event(&Event::RuntimeMetrics(sample));
+        out.event(&match sample {
+            Sample::Runtime(sample) => Event::RuntimeMetrics(sample),
+            Sample::Process(usage) => Event::Usage(usage),
+        });
     }
 
     /// Interprets one record.

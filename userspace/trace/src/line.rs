@@ -36,7 +36,7 @@ use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 
 use crate::clock::Anchor;
 use crate::decode::Record;
-use crate::event::{RuntimeMetrics, TargetEnd};
+use crate::event::{Sample, TargetEnd};
 use crate::interpret::{Interpreter, LongPoll, OpenGap};
 use crate::location::Locations;
 use crate::loss::{Loss, LossLedger};
@@ -76,7 +76,7 @@ pub struct Line {
     policy: Policy,
     sorter: Sorter,
     /// In order of time.
-    samples: VecDeque<RuntimeMetrics>,
+    samples: VecDeque<Sample>,
     interpreter: Interpreter,
     output: Output,
     ledger: LossLedger,
@@ -155,7 +155,7 @@ impl Line {
 
     /// Takes a runtime's counters. Their time is not before that of others, and later
     /// than the begin of the last pass that has ended.
-    pub fn sample(&mut self, sample: RuntimeMetrics) {
+    pub fn sample(&mut self, sample: Sample) {
         self.samples.push_back(sample);
     }
 
@@ -416,7 +416,7 @@ impl Line {
             ..
         } = self;
         let mut sample_before = |ts_ns, interpreter: &mut Interpreter, output: &mut Output| {
-            while let Some(sample) = samples.pop_front_if(|sample| sample.ts_ns < ts_ns) {
+            while let Some(sample) = samples.pop_front_if(|sample| sample.ts_ns() < ts_ns) {
                 interpreter.sample(sample, &mut |event, locations| {
                     output.event(event, locations);
                 });

@@ -17,9 +17,9 @@ use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::event::{
     BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
-    OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, RuntimeMetricsEvent,
-    SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent,
-    WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
+    RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
+    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 /// What an event means, and each of its fields.
@@ -217,6 +217,32 @@ const OFF_CPU: Meaning = (
         ),
     ],
 );
+const USAGE: Meaning = (
+    "dial9: what the process has used since it began, ten times a second",
+    &[
+        (
+            "user_cpu_ns",
+            "CPU time in user mode, ns: the exact sum of both, divided as the kernel's ticks are",
+        ),
+        ("system_cpu_ns", "CPU time in the kernel, ns"),
+        ("max_rss_bytes", "most memory resident so far"),
+        ("minor_faults", "page faults without I/O"),
+        ("major_faults", "page faults with I/O"),
+        ("block_input_ops", "blocks of 512 bytes read from storage"),
+        (
+            "block_output_ops",
+            "blocks of 512 bytes written to storage or to the cache before it",
+        ),
+        (
+            "voluntary_context_switches",
+            "switches of threads that waited; of threads that have ended, up to a tenth of a second before, and none of those that ended before the recording",
+        ),
+        (
+            "involuntary_context_switches",
+            "switches of threads that could have run on, as far as the others",
+        ),
+    ],
+);
 const PANIC: Meaning = (
     "ours: a thread panicked, also where the panic was caught; a panic that is resumed is one more",
     &[
@@ -311,7 +337,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 19] {
+fn events() -> [(PathBuf, String); 20] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -330,6 +356,7 @@ fn events() -> [(PathBuf, String); 19] {
         event::<EvictionEvent>(EVICTION),
         event::<UnwrittenEvent>(UNWRITTEN),
         event::<OffCpuEvent>(OFF_CPU),
+        event::<ProcessResourceUsageEvent>(USAGE),
         event::<PanicEvent>(PANIC),
         event::<TargetEndEvent>(TARGET_END),
     ]

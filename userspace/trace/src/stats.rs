@@ -177,6 +177,8 @@ pub struct EventCounts {
     pub panic: u64,
     /// Intervals off the CPU.
     pub off_cpu: u64,
+    /// Samples of what the target has used.
+    pub usage: u64,
     /// The target's end.
     pub target_end: u64,
 }
@@ -198,6 +200,7 @@ impl EventCounts {
             Event::RuntimeMetrics(_) => &mut self.runtime_metrics,
             Event::Panic(_) => &mut self.panic,
             Event::OffCpu(_) => &mut self.off_cpu,
+            Event::Usage(_) => &mut self.usage,
             Event::TargetEnd(_) => &mut self.target_end,
         };
         *counter += 1;
@@ -219,10 +222,12 @@ impl EventCounts {
             runtime_metrics,
             panic,
             off_cpu,
+            usage,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
         let of_threads = block_on + off_cpu + panic;
-        of_tasks + of_threads + gap + runtime_metrics + target_end
+        let samples = runtime_metrics + usage;
+        of_tasks + of_threads + samples + gap + target_end
     }
 }

@@ -1,7 +1,7 @@
 use dial9_bpf_abi::record::{FLAG_BLOCKING, RecordKind};
 
 use super::*;
-use crate::event::Absence;
+use crate::event::{Absence, RuntimeMetrics};
 use crate::location::TaskType;
 
 mod block_on;
@@ -246,6 +246,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
         }
         Event::OffCpu(absence) => away_line(&absence),
+        Event::Usage(usage) => format!("{} usage", usage.ts_ns),
         Event::Spawn {
             ts_ns,
             task_id,

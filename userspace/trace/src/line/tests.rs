@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::check::{Report, check_file};
+use crate::event::RuntimeMetrics;
 use crate::fixtures::{names, spool_dir};
 use crate::location::TaskType;
 use crate::recover::{no_archives, recover};
@@ -359,12 +360,12 @@ fn counters_of_runtimes_are_in_the_segment_of_their_time() {
     let mut recorder = Recorder::new();
     let boundary = START + 10 * SECOND;
     for (ts_ns, alive_tasks) in [(START + 1, 5), (boundary - 1, 6), (boundary, 7)] {
-        recorder.line.sample(RuntimeMetrics {
+        recorder.line.sample(Sample::Runtime(RuntimeMetrics {
             ts_ns,
             number: 3,
             global_queue: 0,
             alive_tasks,
-        });
+        }));
     }
     recorder.start(START + 2, 1);
     recorder.end(boundary + 2);

@@ -1,3 +1,5 @@
+//! Intervals off the CPU: reason, waker, wait, and the waits of parks.
+
 use dial9_bpf_abi::record::{FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu};
 
 use super::*;
