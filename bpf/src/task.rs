@@ -8,8 +8,8 @@ use dial9_bpf_abi::{
     cookie,
     loss::LossCause,
     record::{
-        FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordKind, Spawn, TaskRecord,
-        Terminate,
+        FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, OBJECT_SHIFT, PollEnd, PollStart, RecordKind, Spawn,
+        TaskRecord, Terminate,
     },
 };
 
@@ -46,7 +46,7 @@ pub fn poll_start(ctx: ProbeContext) -> u32 {
     };
     // The return address is on the stack: the caller's pointer is 8 above.
     let sp = stack_pointer(&ctx) + cookie::pushed(cookie) + 8;
-    hit.emit::<PollStart>(flags, |record| {
+    hit.emit::<PollStart>(flags | of_object(cookie), |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
             (&raw mut (*record).task_id).write(task_id);
@@ -82,10 +82,11 @@ pub fn wake(ctx: ProbeContext) -> u32 {
     let Some(told) = told(&ctx, RecordKind::WAKE, task_id) else {
         return 0;
     };
-    told.hit.emit::<TaskRecord>(0, |record| {
-        // SAFETY: `emit` hands out a record that is ours to write.
-        unsafe { (&raw mut (*record).task_id).write(told.task_id) }
-    });
+    told.hit
+        .emit::<TaskRecord>(of_object(told.cookie), |record| {
+            // SAFETY: `emit` hands out a record that is ours to write.
+            unsafe { (&raw mut (*record).task_id).write(told.task_id) }
+        });
     0
 }
 
@@ -106,6 +107,7 @@ pub fn terminate(ctx: ProbeContext) -> u32 {
     };
     let read = read_user_piece(told.header + HEADER_OWNER, 16);
     let [owner, scheduler, _] = read.unwrap_or([0; 3]);
+    let flags = flags | of_object(told.cookie);
     told.hit.emit::<Terminate>(flags, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
@@ -134,7 +136,7 @@ pub fn spawn(ctx: ProbeContext) -> u32 {
         hit.lose(LossCause::UserFault);
         return 0;
     };
-    hit.emit::<Spawn>(FLAG_VTABLE_ADDRESS, |record| {
+    hit.emit::<Spawn>(FLAG_VTABLE_ADDRESS | of_object(cookie), |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
             (&raw mut (*record).task_id).write(task_id);
@@ -180,6 +182,12 @@ fn told(
 pub fn attach_cookie(ctx: &ProbeContext) -> u64 {
     // SAFETY: the context is the program's own.
     unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }
+}
+
+/// Whose task a hit at the site is about, in a record's flags.
+#[inline(always)]
+fn of_object(cookie: u64) -> u16 {
+    (cookie::object(cookie) << OBJECT_SHIFT) as u16
 }
 
 #[inline(always)]

@@ -3,7 +3,8 @@
 //!
 //! | bits | field |
 //! |---|---|
-//! | 0..32 | index of the task vtable in the plan |
+//! | 0..24 | index of the task vtable in the plan |
+//! | 24..32 | number of the object: of the file that the plan is of |
 //! | 32..40 | offset of the task id from the header, in 8-byte words |
 //! | 40..48 | bytes pushed between function entry and the site, in 8-byte words |
 //! | 48..52 | register that holds the task header at the site |
@@ -38,10 +39,15 @@ pub struct Branch {
 /// read from the task's vtable. The header is never at its own id.
 pub const BY_VTABLE: u16 = 0;
 
+/// Bits of [`Cookie::vtable`].
+const VTABLE_BITS: u32 = 24;
+
 /// The unpacked cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// Index of the task vtable in the plan.
+    /// Number of the object that has the site.
+    pub object: u8,
+    /// Index of the task vtable in the object's plan, below 2^24.
     pub vtable: u32,
     /// Offset of the task id from the task header, bytes; a multiple of 8, at
     /// most 2040; or [`BY_VTABLE`].
@@ -65,6 +71,7 @@ pub struct Cookie {
 impl Cookie {
     /// A cookie with nothing static to say: the header is in `rdi`.
     pub const EMPTY: Self = Self {
+        object: 0,
         vtable: 0,
         id_offset: 0,
         pushed: 0,
@@ -82,7 +89,8 @@ impl Cookie {
             Some(branch) => branch.code,
             None => 0,
         };
-        self.id_offset.is_multiple_of(8)
+        self.vtable >> VTABLE_BITS == 0
+            && self.id_offset.is_multiple_of(8)
             && self.id_offset <= 2040
             && self.pushed.is_multiple_of(8)
             && self.pushed <= 2040
@@ -93,6 +101,7 @@ impl Cookie {
     /// The cookie as the kernel hands it to the program.
     pub const fn pack(&self) -> u64 {
         let mut word = self.vtable as u64
+            | (self.object as u64) << VTABLE_BITS
             | (self.id_offset as u64 / 8) << 32
             | (self.pushed as u64 / 8) << 40
             | (self.header.0 as u64) << 48
@@ -112,7 +121,8 @@ impl Cookie {
     )]
     pub const fn unpack(word: u64) -> Self {
         Self {
-            vtable: word as u32,
+            object: object(word) as u8,
+            vtable: vtable(word) as u32,
             id_offset: id_offset(word) as u16,
             pushed: pushed(word) as u16,
             header: Register(header(word)),
@@ -133,7 +143,12 @@ impl Cookie {
 
 /// Index of the vtable in a packed cookie.
 pub const fn vtable(word: u64) -> u64 {
-    word & 0xffff_ffff
+    word & ((1 << VTABLE_BITS) - 1)
+}
+
+/// Number of the object in a packed cookie.
+pub const fn object(word: u64) -> u64 {
+    word >> VTABLE_BITS & 0xff
 }
 
 /// Offset of the task id in a packed cookie, bytes.
@@ -218,7 +233,8 @@ mod tests {
         ] {
             for code in 0..16 {
                 let cookie = Cookie {
-                    vtable: 0xdead_beef,
+                    object: 0xde,
+                    vtable: 0x00ad_beef,
                     id_offset: 2040,
                     pushed: 136,
                     header: Register(15),
@@ -246,6 +262,13 @@ mod tests {
         assert!(
             !Cookie {
                 id_offset: 36,
+                ..Cookie::EMPTY
+            }
+            .fits()
+        );
+        assert!(
+            !Cookie {
+                vtable: 1 << 24,
                 ..Cookie::EMPTY
             }
             .fits()

@@ -99,6 +99,10 @@ pub const FLAG_BLOCKING: u16 = 8;
 pub const FLAG_WAKER: u16 = 16;
 /// The wake came from an interrupt, or from what runs in its place: of no thread.
 pub const FLAG_WOKEN_BY_INTERRUPT: u16 = 32;
+/// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
+/// the object whose task it is: each object has a Tokio of its own, and that counts ids
+/// and owners from 1.
+pub const OBJECT_SHIFT: u32 = 8;
 
 /// The first 16 bytes of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +110,7 @@ pub const FLAG_WOKEN_BY_INTERRUPT: u16 = 32;
 pub struct RecordHeader {
     /// Which record this is.
     pub kind: RecordKind,
-    /// `FLAG_…` bits.
+    /// `FLAG_…` bits, and the object's number at [`OBJECT_SHIFT`].
     pub flags: u16,
     /// Thread id in the initial pid namespace.
     pub tid: u32,
@@ -125,7 +129,7 @@ pub struct PollStart {
     /// Stack pointer of the caller at its call instruction, bytes: equal to
     /// [`PollEnd::sp`] of the same poll.
     pub sp: u64,
-    /// Index of the task vtable in the plan, or its run-time address under
+    /// Index of the task vtable in the object's plan, or its run-time address under
     /// [`FLAG_VTABLE_ADDRESS`].
     pub vtable: u64,
 }

@@ -306,7 +306,7 @@ pub(crate) fn site(
     let class = class(image, instruction)?;
     cookie.fits().then_some(Site {
         probe,
-        binary: Binary::Executable,
+        binary: Binary::Scanned,
         file_offset: image.file_offset(address)?,
         address,
         class,

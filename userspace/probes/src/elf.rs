@@ -42,10 +42,18 @@ const MAX_BUILD_ID_BYTES: usize = 64;
 const MAX_DYNAMIC: usize = 1 << 10;
 /// How much of the comment section is looked at, bytes.
 const MAX_COMMENT_BYTES: usize = 1 << 16;
+/// In the mangled names of Tokio's functions, by either mangling.
+const TOKIO_RUNTIME: &str = "5tokio7runtime";
 /// The section's name.
 const COMMENT: &[u8] = b".comment\0";
 /// What [`MAX_LOADED_BYTES`] limits.
 const LOADED: &str = "bytes of segments";
+
+/// Whether functions of the file's Tokio are in another file, so that the two count
+/// tasks together.
+pub fn shares_tokio(elf: &[u8]) -> bool {
+    imports_any(elf, TOKIO_RUNTIME)
+}
 
 /// A loadable part of the file.
 #[derive(Debug)]
@@ -264,6 +272,13 @@ pub(crate) fn imports(elf: &[u8], name: &str) -> bool {
         .is_ok_and(|sections| symbols::imports(sections, SHT_DYNSYM, name))
 }
 
+/// Whether the file takes a symbol from another whose name has `part` in it.
+pub(crate) fn imports_any(elf: &[u8], part: &str) -> bool {
+    file_header(elf)
+        .and_then(|header| Sections::read(header, elf))
+        .is_ok_and(|sections| symbols::imports_any(sections, SHT_DYNSYM, part))
+}
+
 fn comment(sections: Sections<'_>) -> &[u8] {
     let section = sections.named(COMMENT);
     let bytes = section.map_or(&[][..], |section| sections.bytes(section));
@@ -399,4 +414,23 @@ fn hex(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_takes_from_others() {
+        let own = std::env::current_exe().and_then(std::fs::read);
+        let own = own.expect("we run");
+        for (part, is_imported) in [
+            ("_Unwind_Raise", true),
+            ("nwind_RaiseExcepti", true),
+            ("what_a_file_takes_from_others", false),
+        ] {
+            assert_eq!(imports_any(&own, part), is_imported, "{part}");
+        }
+        assert!(!shares_tokio(&own));
+    }
 }

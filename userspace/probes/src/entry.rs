@@ -66,6 +66,7 @@ pub(crate) fn task_site(
         return None;
     }
     let cookie = Cookie {
+        object: 0,
         vtable: u32::try_from(first).ok()?,
         id_offset: vtables::common_id_offset(vtables().map(|vtable| vtable.id_offset)),
         pushed: entry.pushed,

@@ -74,9 +74,9 @@ impl Probe {
 /// A file with sites; those of one probe are all in the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
-    /// The target's executable.
-    Executable,
-    /// The library that unwinds its stacks.
+    /// The one that was scanned.
+    Scanned,
+    /// The library that unwinds the target's stacks.
     Unwinder,
 }
 
@@ -164,6 +164,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan as that of the target's object of this number.
+    #[must_use]
+    pub fn numbered(mut self, object: u8) -> Self {
+        for site in &mut self.sites {
+            site.cookie.object = object;
+        }
+        self
+    }
+
     /// The plan without sites that the kernel has to single-step. A poll end
     /// among them takes all polls with it: a poll that begins and cannot end is
     /// worse than none. So is a park; those of the two kinds of runtime go apart.
@@ -241,7 +250,7 @@ mod tests {
     fn site(probe: Probe, address: u64, class: InstructionClass, scheduler: Scheduler) -> Site {
         Site {
             probe,
-            binary: Binary::Executable,
+            binary: Binary::Scanned,
             file_offset: address,
             address,
             class,

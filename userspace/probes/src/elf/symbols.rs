@@ -123,6 +123,25 @@ pub(super) fn imports(sections: Sections<'_>, kind: u32, name: &str) -> bool {
         .any(|symbol| is_called(strings, symbol.st_name(ENDIAN), name))
 }
 
+/// Whether the file takes a symbol from another whose name has `part` in it, also where
+/// the part occurs too often to be sure.
+pub(super) fn imports_any(sections: Sections<'_>, kind: u32, part: &str) -> bool {
+    let Ok((table, strings)) = table(sections, kind) else {
+        return false;
+    };
+    let Some(places) = mentions(strings, part) else {
+        return true;
+    };
+    table
+        .iter()
+        .filter(|symbol| symbol.st_shndx(ENDIAN) == SHN_UNDEF)
+        .any(|symbol| {
+            let name = symbol.st_name(ENDIAN);
+            let after = places.partition_point(|place| place.end <= name);
+            places.get(after).is_some_and(|place| place.contains(&name))
+        })
+}
+
 /// The symbols of a table, and what their names are in.
 fn table(sections: Sections<'_>, kind: u32) -> Result<(&[Sym64<LittleEndian>], &[u8]), ScanError> {
     let Some(tables) = sections.symbols(kind) else {
