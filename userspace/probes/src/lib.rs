@@ -38,7 +38,9 @@ mod vtables;
 mod wakers;
 
 pub use debug_info::{File, Read};
-pub use elf::{DEBUG_FILE_STEPS, DebugLink, Names, STEPS, Step, build_id_of, debug_link, shares_tokio};
+pub use elf::{
+    DEBUG_FILE_STEPS, DebugLink, Names, STEPS, Step, build_id_of, debug_link, shares_tokio,
+};
 pub use error::ScanError;
 pub use panics::add_unwinder;
 pub use scan::{scan, scan_files};

@@ -498,7 +498,7 @@ mod tests {
                 assert_eq!(&batch[..4], b"TRC\0");
                 batches += 1;
             }
-            let location = locations.of_index(i);
+            let location = locations.of_index(0, i);
             let event = Event::PollStart {
                 ts_ns: i << 40,
                 worker: 0,

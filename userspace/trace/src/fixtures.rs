@@ -46,7 +46,7 @@ pub(crate) fn create(dir: &Path, started: Anchor) -> ActiveSegment {
 /// A batch of one task's life: the announcement has an earlier time.
 pub(crate) fn batch(at_ns: u64, task_id: u64) -> Vec<u8> {
     let mut locations = Locations::new(&[], 0);
-    let location = locations.of_address(0x4000 + task_id);
+    let location = locations.of_address(0, 0x4000 + task_id);
     let mut encoder = Encoder::new();
     let (ts_ns, worker) = (at_ns, 0);
     let events = [

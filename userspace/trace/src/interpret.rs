@@ -18,8 +18,9 @@ use dial9_bpf_abi::record::{
 
 use crate::decode::Record;
 use crate::event::{Event, NO_WORKER, ParkEvent, Sample, TargetEnd};
-use crate::location::{LocationId, Locations};
+use crate::location::{LocationId, Locations, ObjectTypes};
 use crate::metadata::Runtime;
+use crate::object::{self, unique};
 use crate::schedulers::Schedulers;
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
@@ -85,6 +86,11 @@ impl Interpreter {
     /// The names that events refer to.
     pub fn locations(&self) -> &Locations {
         &self.locations
+    }
+
+    /// The target has one more object, of the next number.
+    pub fn add_object(&mut self, object: ObjectTypes) {
+        self.locations.add_object(object);
     }
 
     /// Counters since the start.
@@ -224,6 +230,8 @@ impl Interpreter {
             vtable,
         } = *start;
         let ts_ns = header.ts_ns;
+        let of = object::of(header);
+        let task_id = unique(of, task_id);
         if task_id == 0 {
             self.stats.zero_tasks += 1;
             return;
@@ -250,7 +258,7 @@ impl Interpreter {
         } else {
             thread.mark_worker_loops();
             let worker = thread.worker_at(thread.depth, &mut self.workers);
-            self.workers.note_awake(worker);
+            self.workers.note_awake(worker, of);
             thread.depth += 1;
             if let Sighting::Announce(event) = self.tasks.poll(task_id, ts_ns, location) {
                 out.event(&event);
@@ -330,6 +338,7 @@ impl Interpreter {
 
     fn wake(&mut self, wake: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
         let TaskRecord { header, task_id } = *wake;
+        let task_id = unique(object::of(header), task_id);
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let (waker, worker) = visit(&mut self.threads, header, out);
         if task_id == 0 {
@@ -363,6 +372,7 @@ impl Interpreter {
             task_id,
             vtable,
         } = *spawn;
+        let task_id = unique(object::of(header), task_id);
         let location = locate(&mut self.locations, header, vtable);
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let (_, worker) = visit(&mut self.threads, header, out);
@@ -384,9 +394,11 @@ impl Interpreter {
             owner,
             scheduler,
         } = *task;
-        if header.flags & FLAG_BLOCKING == 0 {
+        // Of another file's Tokio neither the version nor the place of the counters is known.
+        if header.flags & FLAG_BLOCKING == 0 && object::of(header) == 0 {
             self.schedulers.see(owner, scheduler);
         }
+        let [task_id, owner] = [task_id, owner].map(|number| unique(object::of(header), number));
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let (polled, worker) = visit(&mut self.threads, header, out);
         // Another thread may end it, of whatever runtime.
@@ -471,9 +483,9 @@ impl Interpreter {
 
 fn locate(locations: &mut Locations, header: RecordHeader, vtable: u64) -> LocationId {
     if header.flags & FLAG_VTABLE_ADDRESS == 0 {
-        locations.of_index(vtable)
+        locations.of_index(object::of(header), vtable)
     } else {
-        locations.of_address(vtable)
+        locations.of_address(object::of(header), vtable)
     }
 }
 

@@ -26,6 +26,7 @@ pub mod lock;
 pub mod loss;
 pub mod metadata;
 mod metrics;
+mod object;
 pub mod recover;
 pub mod rotate;
 mod schedulers;

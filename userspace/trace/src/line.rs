@@ -38,9 +38,9 @@ use crate::clock::Anchor;
 use crate::decode::Record;
 use crate::event::{Sample, TargetEnd};
 use crate::interpret::{Interpreter, LongPoll, OpenGap};
-use crate::location::Locations;
+use crate::location::{Locations, ObjectTypes};
 use crate::loss::{Loss, LossLedger};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Object};
 use crate::rotate::Policy;
 use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
 use crate::sort::Sorter;
@@ -235,7 +235,7 @@ impl Line {
 
     /// Takes note of what turned out to be missing since the segment began, by
     /// name, and why: its end says it.
-    pub fn note_absent(&mut self, absent: &[(&'static str, String)]) {
+    pub fn note_absent(&mut self, absent: &[(&str, String)]) {
         for (name, reason) in absent {
             self.output.note_absent(name, reason);
         }
@@ -250,6 +250,18 @@ impl Line {
     /// Takes back that something is missing.
     pub fn note_present(&mut self, name: &str) {
         self.output.note_present(name);
+    }
+
+    /// The target has one more object, of the next number; records of it come after
+    /// this.
+    pub fn add_object(&mut self, types: ObjectTypes) {
+        self.interpreter.add_object(types);
+    }
+
+    /// Takes note of what is known of the objects now, by number: the segment's end
+    /// says it.
+    pub fn set_objects(&mut self, objects: Vec<Object>) {
+        self.output.set_objects(objects);
     }
 
     /// Takes note of an eviction: the next segment that ends tells it.

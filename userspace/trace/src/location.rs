@@ -1,7 +1,7 @@
 //! What a task is called in the trace.
 //!
-//! In: the target's task types, in the order of the plan's vtables, and the
-//! vtable words of records; the texts of panics. Out: small ids for names, so that an event carries
+//! In: the target's task types, in the order of the vtables in each object's plan,
+//! and the vtable words of records; the texts of panics. Out: small ids for names, so that an event carries
 //! no string. Never: an empty name, a table that bad records can grow without
 //! bound.
 
@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 
 use crate::texts::{TextId, Texts};
 
-/// A task type of the target; its position is the vtable's index in the plan.
+/// A task type of an object; its position is the vtable's index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskType {
     /// Where its tasks are spawned, or the future's type, where known.
@@ -35,72 +35,143 @@ impl LocationId {
 
 /// Longest name written, bytes; the rest of a longer one is cut.
 pub const MAX_NAME_BYTES: usize = 16 << 10;
-/// Vtable addresses outside the plan that get a name of their own.
+/// Vtable addresses outside the plans that get a name of their own.
 const MAX_STRANGERS: usize = 4096;
-/// First id of the plan's types.
-const FIRST_TYPE: u32 = 2;
 
 /// Names of task types, by id.
 #[derive(Debug)]
 pub struct Locations {
     names: Vec<Box<str>>,
     blocking: Vec<bool>,
-    by_address: HashMap<u64, LocationId, RandomState>,
-    load_bias: u64,
-    /// Types of the plan; ids above belong to strangers.
-    types: usize,
+    /// By the object's number.
+    objects: Vec<Object>,
+    by_address: HashMap<(u8, u64), LocationId, RandomState>,
+    strangers: usize,
     texts: Texts,
 }
 
+/// A file with task types of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectTypes {
+    /// What tells its types without a name from those of other objects; `None` for the
+    /// executable.
+    pub file: Option<String>,
+    /// Run-time address of the file's link-time address 0.
+    pub load_bias: u64,
+    /// Its types.
+    pub types: Vec<TaskType>,
+}
+
+#[derive(Debug)]
+struct Object {
+    file: Option<String>,
+    load_bias: u64,
+    /// Id of its first type.
+    first: u32,
+    types: usize,
+}
+
+impl Object {
+    fn unnamed(&self, address: u64) -> Box<str> {
+        match &self.file {
+            Some(file) => format!("task@{file}+{address:#x}").into(),
+            None => format!("task@{address:#x}").into(),
+        }
+    }
+}
+
 impl Locations {
-    /// A table of the target's types. `load_bias` is the run-time address of
-    /// the file's link-time address 0.
+    /// A table of the types of a target's only object. `load_bias` is the run-time
+    /// address of the file's link-time address 0.
     ///
     /// # Panics
     ///
     /// With 2^32 types.
     pub fn new(types: &[TaskType], load_bias: u64) -> Self {
+        Self::of_objects([ObjectTypes {
+            file: None,
+            load_bias,
+            types: types.to_vec(),
+        }])
+    }
+
+    /// A table of the types of these objects, which are numbered from 0.
+    ///
+    /// # Panics
+    ///
+    /// With 2^32 types.
+    pub fn of_objects(objects: impl IntoIterator<Item = ObjectTypes>) -> Self {
         let mut locations = Self {
             names: vec!["task:not-polled".into(), "task:unknown-type".into()],
             blocking: vec![false, false],
+            objects: Vec::new(),
             by_address: HashMap::default(),
-            load_bias,
-            types: types.len(),
+            strangers: 0,
             texts: Texts::default(),
         };
-        for task_type in types {
-            let name = match task_type.name.as_deref() {
-                Some(name) if !name.is_empty() => cut(name).into(),
-                _ => unnamed(task_type.address),
-            };
-            let id = locations.add(name, task_type.blocking);
-            locations
-                .by_address
-                .insert(task_type.address.wrapping_add(load_bias), id);
+        for object in objects {
+            locations.add_object(object);
         }
         locations
     }
 
-    /// The type at an index of the plan.
+    /// Adds the types of one more object, of the next number.
+    ///
+    /// # Panics
+    ///
+    /// With 2^32 types, or 2^8 objects.
+    pub fn add_object(&mut self, object: ObjectTypes) {
+        let ObjectTypes {
+            file,
+            load_bias,
+            types,
+        } = object;
+        let number = u8::try_from(self.objects.len()).expect("fewer than 2^8 objects");
+        let object = Object {
+            file,
+            load_bias,
+            first: self.next_id(),
+            types: types.len(),
+        };
+        for task_type in types {
+            let name = match task_type.name.as_deref() {
+                Some(name) if !name.is_empty() => cut(name).into(),
+                _ => object.unnamed(task_type.address),
+            };
+            let id = self.add(name, task_type.blocking);
+            let address = task_type.address.wrapping_add(load_bias);
+            self.by_address.insert((number, address), id);
+        }
+        self.objects.push(object);
+    }
+
+    /// The type at an index of an object's plan.
     #[inline]
-    pub(crate) fn of_index(&self, index: u64) -> LocationId {
-        match u32::try_from(index) {
-            Ok(index) if (index as usize) < self.types => LocationId(index + FIRST_TYPE),
+    pub(crate) fn of_index(&self, object: u8, index: u64) -> LocationId {
+        match (self.objects.get(usize::from(object)), u32::try_from(index)) {
+            (Some(object), Ok(index)) if (index as usize) < object.types => {
+                LocationId(object.first + index)
+            }
             _ => LocationId::UNKNOWN_TYPE,
         }
     }
 
-    /// The type of a vtable at a run-time address; one outside the plan is
+    /// The type of an object's vtable at a run-time address; one outside the plan is
     /// named by its offset.
-    pub(crate) fn of_address(&mut self, address: u64) -> LocationId {
-        if let Some(&id) = self.by_address.get(&address) {
+    pub(crate) fn of_address(&mut self, object: u8, address: u64) -> LocationId {
+        if let Some(&id) = self.by_address.get(&(object, address)) {
             return id;
         }
-        if self.names.len() >= self.types + FIRST_TYPE as usize + MAX_STRANGERS {
+        let Some(of) = self.objects.get(usize::from(object)) else {
+            return LocationId::UNKNOWN_TYPE;
+        };
+        if self.strangers == MAX_STRANGERS {
             return LocationId::UNKNOWN_TYPE;
         }
-        let id = self.add(unnamed(address.wrapping_sub(self.load_bias)), false);
-        self.by_address.insert(address, id);
+        let name = of.unnamed(address.wrapping_sub(of.load_bias));
+        let id = self.add(name, false);
+        self.strangers += 1;
+        self.by_address.insert((object, address), id);
         id
     }
 
@@ -131,15 +202,15 @@ impl Locations {
     }
 
     fn add(&mut self, name: Box<str>, blocking: bool) -> LocationId {
-        let id = u32::try_from(self.names.len()).expect("fewer than 2^32 task types");
+        let id = self.next_id();
         self.names.push(name);
         self.blocking.push(blocking);
         LocationId(id)
     }
-}
 
-fn unnamed(offset: u64) -> Box<str> {
-    format!("task@{offset:#x}").into()
+    fn next_id(&self) -> u32 {
+        u32::try_from(self.names.len()).expect("fewer than 2^32 task types")
+    }
 }
 
 fn cut(name: &str) -> &str {
@@ -171,25 +242,59 @@ mod tests {
             (0, 0x5000_1000, "app::serve"),
             (1, 0x5000_2000, "task@0x2000"),
         ] {
-            let id = locations.of_index(index);
-            assert_eq!(locations.of_address(address), id);
+            let id = locations.of_index(0, index);
+            assert_eq!(locations.of_address(0, address), id);
             assert_eq!(locations.name(id), name);
         }
-        assert!(locations.is_blocking(locations.of_index(1)));
+        assert!(locations.is_blocking(locations.of_index(0, 1)));
+    }
+
+    #[test]
+    fn objects_have_types_of_their_own_whenever_they_come() {
+        let mut locations = locations();
+        let stranger = locations.of_address(0, 0x5000_3000);
+        let types = vec![TaskType {
+            name: None,
+            address: 0x1000,
+            blocking: true,
+        }];
+        locations.add_object(ObjectTypes {
+            file: Some("plugin.so".to_owned()),
+            // Where the executable is, too.
+            load_bias: 0x5000_0000,
+            types,
+        });
+        let id = locations.of_index(1, 0);
+        assert_eq!(locations.of_address(1, 0x5000_1000), id);
+        assert_eq!(locations.name(id), "task@plugin.so+0x1000");
+        assert!(locations.is_blocking(id));
+        let other = locations.of_address(1, 0x5000_3000);
+        assert_eq!(locations.name(other), "task@plugin.so+0x3000");
+        assert_eq!(
+            locations.of_address(0, 0x5000_1000),
+            locations.of_index(0, 0)
+        );
+        assert_eq!(locations.name(stranger), "task@0x3000");
+        assert_eq!(locations.of_index(1, 1), LocationId::UNKNOWN_TYPE);
+        assert_eq!(locations.of_index(2, 0), LocationId::UNKNOWN_TYPE);
+        assert_eq!(
+            locations.of_address(2, 0x5000_1000),
+            LocationId::UNKNOWN_TYPE
+        );
     }
 
     #[test]
     fn a_stranger_is_named_by_its_offset_and_strangers_are_bounded() {
         let mut locations = locations();
-        let id = locations.of_address(0x5000_3000);
+        let id = locations.of_address(0, 0x5000_3000);
         assert_eq!(locations.name(id), "task@0x3000");
         for address in 0..10_000 {
-            locations.of_address(address);
+            locations.of_address(0, address);
         }
         assert_eq!(locations.len(), 4 + MAX_STRANGERS);
-        assert_eq!(locations.of_address(9_999), LocationId::UNKNOWN_TYPE);
-        assert_eq!(locations.of_index(2), LocationId::UNKNOWN_TYPE);
-        assert_eq!(locations.of_index(u64::MAX), LocationId::UNKNOWN_TYPE);
+        assert_eq!(locations.of_address(0, 9_999), LocationId::UNKNOWN_TYPE);
+        assert_eq!(locations.of_index(0, 2), LocationId::UNKNOWN_TYPE);
+        assert_eq!(locations.of_index(0, u64::MAX), LocationId::UNKNOWN_TYPE);
     }
 
     #[test]
@@ -208,7 +313,10 @@ mod tests {
             },
         ];
         let locations = Locations::new(&types, 0);
-        assert_eq!(locations.name(locations.of_index(0)), "task@0x10");
-        assert_eq!(locations.name(locations.of_index(1)).len(), MAX_NAME_BYTES);
+        assert_eq!(locations.name(locations.of_index(0, 0)), "task@0x10");
+        assert_eq!(
+            locations.name(locations.of_index(0, 1)).len(),
+            MAX_NAME_BYTES
+        );
     }
 }

@@ -5,6 +5,8 @@
 //! that is not known (its key is absent), `tokio.unstable`, which readers take
 //! for a diagnosis.
 
+use crate::object;
+
 /// What counters of runtimes are called where they are absent.
 pub const RUNTIME_METRICS: &str = "runtime-metrics";
 
@@ -37,6 +39,26 @@ pub struct Metadata {
     /// Processes so far that come from forks of the target and have executed no
     /// program; 0 also where that is not known.
     pub forked: u64,
+    /// Files of the target with a Tokio of their own, by number; told where it is not
+    /// the executable alone.
+    pub objects: Vec<Object>,
+}
+
+/// A file of the target with a Tokio of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object {
+    /// Whether it is the target's executable.
+    pub is_executable: bool,
+    /// Its path as the target sees it.
+    pub path: String,
+    /// Its GNU build id, lower-case hex.
+    pub build_id: Option<String>,
+    /// Version of its Tokio.
+    pub tokio_version: Option<String>,
+    /// How many places of it are probed.
+    pub sites: usize,
+    /// Probes without a site in it, by name, and why.
+    pub absent: Vec<(String, String)>,
 }
 
 /// Identity of the traced process.
@@ -55,11 +77,25 @@ pub struct Target {
 /// Workers of one runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// What tells it from the others; `None` where there are none, or where it is not
-    /// known whose the workers are.
+    /// What tells it from the others, unique in the target; `None` where there are none,
+    /// or where it is not known whose the workers are.
     pub number: Option<u64>,
     /// Their ids.
     pub workers: Vec<u32>,
+}
+
+impl Runtime {
+    /// Its key: with Tokio's number for it, behind that of the object but for object 0.
+    fn name(&self) -> String {
+        let numbers = self
+            .number
+            .map(|number| (object::object_of(number), object::number_of(number)));
+        match numbers {
+            None => "runtime.tokio".to_owned(),
+            Some((0, number)) => format!("runtime.tokio-{number}"),
+            Some((object, number)) => format!("runtime.tokio-{object}.{number}"),
+        }
+    }
 }
 
 /// What is known only when a segment ends.
@@ -82,6 +118,28 @@ pub struct Outcome<'a> {
 pub(crate) const RUNTIME: &str = "tokio";
 const RUNTIME_METRICS_NOTE: &str = "every 10 ms, of each runtime of which a task has ended, \
     until it shuts down; read from the target's memory";
+
+impl Object {
+    fn tell(&self, number: usize, entries: &mut Entries) {
+        let Self {
+            is_executable: _,
+            path,
+            build_id,
+            tokio_version,
+            sites,
+            absent,
+        } = self;
+        let key = |name: &str| format!("dial9-bpf.object.{number}.{name}");
+        entries.put(&key("path"), path);
+        entries.put_known(&key("build_id"), build_id.as_ref());
+        entries.put_known(&key("tokio_version"), tokio_version.as_ref());
+        entries.put(&key("sites"), sites);
+        for (probe, reason) in absent {
+            entries.put(&key(&format!("absent.{probe}")), reason);
+        }
+    }
+}
+
 const CPU_TIME_NOTE: &str = "scheduler's sum for the thread plus its time on the CPU since the \
     last switch-in; behind by up to one tick for threads not yet seen switching";
 
@@ -102,6 +160,7 @@ impl Metadata {
             signals,
             absent,
             forked,
+            objects,
         } = self;
         entries.put_known("service", service.as_ref());
         entries.put_known("instance", instance.as_ref());
@@ -136,6 +195,11 @@ impl Metadata {
         if *forked > 0 {
             entries.put("dial9-bpf.forked", forked);
         }
+        if objects.iter().any(|object| !object.is_executable) {
+            for (number, object) in objects.iter().enumerate() {
+                object.tell(number, &mut entries);
+            }
+        }
         entries.0
     }
 
@@ -155,11 +219,9 @@ impl Metadata {
             dump,
         } = outcome;
         let mut entries = Entries(self.opening());
-        for Runtime { number, workers } in runtimes {
-            let name = number.map_or_else(
-                || format!("runtime.{RUNTIME}"),
-                |number| format!("runtime.{RUNTIME}-{number}"),
-            );
+        for runtime in runtimes {
+            let name = runtime.name();
+            let workers = &runtime.workers;
             let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
             entries.put(&name, &workers.join(","));
         }
@@ -201,6 +263,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn objects_are_told_by_number() {
+        let plugin = Object {
+            is_executable: false,
+            path: "/opt/plugin.so".into(),
+            build_id: Some("ab".into()),
+            tokio_version: None,
+            sites: 12,
+            absent: vec![("park".into(), "no such call".into())],
+        };
+        let metadata = Metadata {
+            objects: vec![Object::default(), plugin],
+            ..Metadata::default()
+        };
+        let of_plugin = |(key, value): (String, String)| {
+            Some((key.strip_prefix("dial9-bpf.object.1.")?.to_owned(), value))
+        };
+        let told: Vec<_> = metadata
+            .opening()
+            .into_iter()
+            .filter_map(of_plugin)
+            .collect();
+        let expected = [
+            ("path", "/opt/plugin.so"),
+            ("build_id", "ab"),
+            ("sites", "12"),
+            ("absent.park", "no such call"),
+        ];
+        assert_eq!(
+            told,
+            expected.map(|(key, value)| (key.into(), value.into()))
+        );
+    }
+
+    #[test]
     fn the_seal_adds_what_the_start_could_not_know() {
         let metadata = Metadata {
             boot_id: "abcd-7".into(),
@@ -233,10 +329,12 @@ mod tests {
             number,
             workers: workers.to_vec(),
         };
-        let runtimes = [runtime(None, &[0, 1]), runtime(Some(3), &[2])];
+        let of_plugin = runtime(Some(object::unique(2, 1)), &[3]);
+        let runtimes = [runtime(None, &[0, 1]), runtime(Some(3), &[2]), of_plugin];
         let closing = metadata.closing(&runtimes, &[(0, 70), (1, 71)], outcome);
         assert_eq!(has(&closing, "runtime.tokio").as_deref(), Some("0,1"));
         assert_eq!(has(&closing, "runtime.tokio-3").as_deref(), Some("2"));
+        assert_eq!(has(&closing, "runtime.tokio-2.1").as_deref(), Some("3"));
         assert_eq!(
             has(&closing, "dial9-bpf.worker_threads").as_deref(),
             Some("0:70,1:71")

@@ -159,8 +159,10 @@ struct Lane {
     last_ns: u64,
     side: Option<ParkSide>,
     /// Number of the list of tasks that the first of its tasks to end was in, since
-    /// the worker has its thread: Tokio's, or 0.
+    /// the worker has its thread: unique in the target, or 0.
     owner: u64,
+    /// Object of the first task that it polled since.
+    object: Option<u8>,
 }
 
 impl Workers {
@@ -185,7 +187,8 @@ impl Workers {
 
     fn take_back(&mut self, worker: u32) {
         self.free.insert(worker);
-        self.lanes[worker as usize].owner = 0;
+        let lane = &mut self.lanes[worker as usize];
+        (lane.owner, lane.object) = (0, None);
     }
 
     /// A task that the worker polls is in a list of this number. A `LocalSet` has one
@@ -197,20 +200,19 @@ impl Workers {
         }
     }
 
-    /// Workers by runtime, in the order of Tokio's numbers; those that it is not
-    /// known of are in the one that there is, or in one of their own.
+    /// Workers by runtime, in the order of Tokio's numbers. Those that it is not known
+    /// of are in the one that their object has, or in one of their own.
     pub(crate) fn runtimes(&self) -> Vec<Runtime> {
+        let objects: BTreeSet<u8> = self.lanes.iter().filter_map(|lane| lane.object).collect();
+        let only_object = objects.first().copied().filter(|_| objects.len() == 1);
         let mut by_owner = BTreeMap::<u64, Vec<u32>>::new();
         for worker in self.given() {
-            let owner = self.lanes[worker as usize].owner;
+            let lane = &self.lanes[worker as usize];
+            let owner = match lane.owner {
+                0 => self.only_owner(lane.object.or(only_object)),
+                owner => owner,
+            };
             by_owner.entry(owner).or_default().push(worker);
-        }
-        if by_owner.len() == 2
-            && let Some(unknown) = by_owner.remove(&0)
-            && let Some(known) = by_owner.values_mut().next()
-        {
-            known.extend(unknown);
-            known.sort_unstable();
         }
         let is_alone = by_owner.len() == 1;
         let runtime = |(owner, workers)| Runtime {
@@ -218,6 +220,18 @@ impl Workers {
             workers,
         };
         by_owner.into_iter().map(runtime).collect()
+    }
+
+    /// The only owner that an object's workers have; 0 where there is none or several.
+    fn only_owner(&self, object: Option<u8>) -> u64 {
+        let of_object = |lane: &&Lane| lane.owner > 0 && (lane.object == object);
+        let mut owners = self.lanes.iter().filter(of_object).map(|lane| lane.owner);
+        let first = owners.next().unwrap_or(0);
+        if owners.all(|owner| owner == first) {
+            first
+        } else {
+            0
+        }
     }
 
     #[inline]
@@ -232,12 +246,13 @@ impl Workers {
         self.lanes[worker as usize].side.replace(side) != Some(side)
     }
 
-    /// The worker polls, so that it does not park: what comes back next without a park
+    /// The worker polls a task of an object, so that it does not park: what comes back next without a park
     /// before it is none's end. Tokio's `park_yield` may reach the same instruction.
     #[inline]
-    pub(crate) fn note_awake(&mut self, worker: u32) {
+    pub(crate) fn note_awake(&mut self, worker: u32, object: u8) {
         let lane = &mut self.lanes[worker as usize];
         lane.side.get_or_insert(ParkSide::Unpark);
+        lane.object.get_or_insert(object);
     }
 
     /// Every id given so far.

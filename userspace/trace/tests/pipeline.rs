@@ -38,6 +38,7 @@ fn metadata() -> Metadata {
         tells_waits: false,
         signals: Vec::new(),
         absent: vec![("spawn".into(), "not in this binary".into())],
+        objects: Vec::new(),
     }
 }
 

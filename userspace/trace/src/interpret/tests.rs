@@ -8,6 +8,7 @@ mod block_on;
 mod gaps;
 mod lanes;
 mod life;
+mod objects;
 mod off_cpu;
 mod polls;
 mod tasks;

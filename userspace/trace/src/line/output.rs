@@ -12,7 +12,7 @@ use crate::encode::Encoder;
 use crate::event::Event;
 use crate::location::Locations;
 use crate::loss::Loss;
-use crate::metadata::{Metadata, Runtime};
+use crate::metadata::{Metadata, Object, Runtime};
 use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
 
 /// Time between two attempts to write again, ns.
@@ -226,6 +226,11 @@ impl Output {
     /// Something that is not missing after all.
     pub(super) fn note_present(&mut self, name: &str) {
         self.metadata.absent.retain(|(known, _)| known != name);
+    }
+
+    /// The target's objects, all of them, by number.
+    pub(super) fn set_objects(&mut self, objects: Vec<Object>) {
+        self.metadata.objects = objects;
     }
 
     /// Why segments in memory are wanted that start before a time: their ends tell
