@@ -1,19 +1,22 @@
 //! What probing costs before anything is recorded: empty programs at the very
 //! sites of a plan and at the kernel's tracepoints, to compare ours with.
 //!
-//! In: a target and sites, or names of tracepoints. Out: live links of a plain program
-//! that returns 0.
+//! In: a target and an object of it, or names of tracepoints. Out: live links of a plain
+//! program that returns 0.
 //! Never: used by a recording.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    slice,
+};
 
 use aya::Btf;
 use aya_obj::btf::BtfKind;
-use dial9_bpf_probes::plan::{Probe, Site};
+use dial9_bpf_probes::plan::Probe;
 
 use crate::{
-    AttachError, Target,
-    link::{LinkKind, Links},
+    AttachError, Object, Target,
+    link::{self, LinkKind, Links},
     program::{self, refused},
     sys::{self, Hook},
 };
@@ -30,24 +33,18 @@ impl Baseline {
     /// # Errors
     /// [`AttachError::Privilege`], [`AttachError::Kernel`] or
     /// [`AttachError::Link`].
-    pub fn attach(target: &Target, sites: &[Site]) -> Result<Self, AttachError> {
-        let mut links = Vec::new();
+    pub fn attach(target: &Target, object: &Object) -> Result<Self, AttachError> {
+        let mut programs = Vec::new();
         for probe in Probe::ALL {
-            let sites: Vec<&Site> = sites.iter().filter(|site| site.probe == probe).collect();
-            if sites.is_empty() {
-                continue;
+            if object.plan().sites.iter().any(|site| site.probe == probe) {
+                let program = program::load_empty(Hook::UprobeMulti, false)
+                    .map_err(|(error, _)| refused("load an empty program", error))?;
+                programs.push((probe, program));
             }
-            let program = program::load_empty(Hook::UprobeMulti, false)
-                .map_err(|(error, _)| refused("load an empty program", error))?;
-            let attached = Links::attach(LinkKind::Multi, &program, target, &sites);
-            links.push(attached.map_err(|source| AttachError::Link {
-                probe,
-                sites: sites.len(),
-                pid: target.pid(),
-                source,
-            })?);
         }
-        Ok(Self(links))
+        let objects = slice::from_ref(object);
+        let attached = link::attach(LinkKind::Multi, &programs, target.pid(), objects)?;
+        Ok(Self(attached.links))
     }
 }
 

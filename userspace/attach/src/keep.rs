@@ -10,10 +10,9 @@ use std::{
 };
 
 use aya::maps::{Map, MapData};
-use dial9_bpf_probes::plan::Plan;
 
 use crate::{
-    Abilities, AttachError, LinkKind, Options, Target,
+    Abilities, AttachError, LinkKind, Object, Options, Target,
     link::Links,
     maps::Maps,
     pin::{self, LINK, Pins},
@@ -80,16 +79,20 @@ pub fn check(abilities: Abilities) -> Result<(), AttachError> {
 
 impl Place {
     /// Takes the target's place, and what a predecessor has left there if it is
-    /// for the same plan.
+    /// for the same objects.
     ///
     /// # Errors
     /// [`AttachError::NotKept`] where the kernel cannot, or has no BPF file system,
     /// [`AttachError::AlreadyKept`] when another recorder has it; otherwise what
     /// the kernel answered.
-    pub fn take(target: &Target, plan: &Plan, options: Options) -> Result<Found, AttachError> {
+    pub fn take(
+        target: &Target,
+        objects: &[Object],
+        options: Options,
+    ) -> Result<Found, AttachError> {
         check(options.abilities)?;
         let pins = Pins::take(target)?;
-        let identity = identity(target, plan, options);
+        let identity = identity(target, objects, options);
         if pins.names("").is_empty() {
             return Ok(Found::Nothing(Self { pins, identity }));
         }
@@ -343,15 +346,21 @@ fn cpus() -> Result<usize, AttachError> {
     })
 }
 
-fn identity(target: &Target, plan: &Plan, options: Options) -> Identity {
-    let executable = (target.executable_id(), &plan.build_id);
+fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
     // Another address tells that the process has executed the same file again.
-    let first = plan.sites.first().map_or(0, |site| site.file_offset);
-    let address = target.code_address(first).ok();
+    let addresses = objects.iter().map(|object| {
+        let build_id = object.plan().build_id.as_deref();
+        (object.load_bias(), build_id)
+    });
+    let addresses: Vec<_> = addresses.collect();
+    let plans = objects.iter().map(Object::plan);
     [
         hash(|hasher| (OBJECT, env!("CARGO_PKG_VERSION")).hash(hasher)),
-        hash(|hasher| (executable, address).hash(hasher)),
-        hash(|hasher| (format!("{plan:?}"), options.sched).hash(hasher)),
+        hash(|hasher| (target.executable_id(), addresses).hash(hasher)),
+        hash(|hasher| {
+            plans.for_each(|plan| format!("{plan:?}").hash(hasher));
+            options.sched.hash(hasher);
+        }),
     ]
 }
 

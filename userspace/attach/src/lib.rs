@@ -1,6 +1,6 @@
 //! Live links and live rings.
 //!
-//! In: a target and its plan. Out: the target's records, as bytes, and counts
+//! In: a target and the plans of its objects. Out: the target's records, as bytes, and counts
 //! of what was lost. Never: a write to the target's memory, a stop of the
 //! target, a pinned object that nobody asked for; what is dropped is detached.
 
@@ -12,7 +12,9 @@ mod file;
 pub mod forks;
 pub mod keep;
 mod link;
+pub mod mapped;
 mod maps;
+pub mod object;
 mod pin;
 pub mod price;
 pub mod privilege;
@@ -28,7 +30,9 @@ pub mod tracer;
 pub use debug_file::{DebugFile, scan};
 pub use error::AttachError;
 pub use file::FileParts;
-pub use link::LinkKind;
+pub use link::{Attached, LateLinks, LinkKind, Links};
+pub use mapped::Mapped;
+pub use object::Object;
 pub use price::Prices;
 pub use program::Abilities;
 pub use runtimes::Runtimes;

@@ -10,7 +10,7 @@ use dial9_bpf_abi::cookie::Cookie;
 use dial9_bpf_probes::plan::{Binary, InstructionClass, Plan, Probe, Site};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Abilities, AttachError, Options, Target, Tracer, target::Mapping};
+use crate::{Abilities, AttachError, Object, Options, Target, Tracer, mapped::Mapping};
 
 /// Rounds of which the median is taken.
 const ROUNDS: usize = 7;
@@ -155,12 +155,12 @@ struct Trial {
 
 /// Median over the rounds of what probing adds to a call, ns.
 fn hit_ns(tracer: &mut Tracer, target: &Target, trial: &Trial) -> Result<f64, AttachError> {
-    let plan = one_site(trial)?;
+    let object = Object::of_executable(target, one_site(trial)?)?;
     let mut added = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         added.push(-call_ns(trial));
     }
-    tracer.attach(target, &plan)?;
+    tracer.attach(target, std::slice::from_ref(&object))?;
     for added in &mut added {
         *added += call_ns(trial);
         tracer.rings().drain(usize::MAX, |_, _| ());
@@ -195,7 +195,7 @@ fn one_site(trial: &Trial) -> Result<Plan, AttachError> {
     let address = trial.function as usize as u64;
     let site = Site {
         probe: trial.probe,
-        binary: Binary::Executable,
+        binary: Binary::Scanned,
         file_offset: own_file_offset(address)?,
         address,
         class: trial.class,
@@ -229,7 +229,7 @@ fn own_file_offset(address: u64) -> Result<u64, AttachError> {
     let maps = fs::read_to_string(path).map_err(failed)?;
     maps.lines()
         .filter_map(Mapping::parse)
-        .find(|mapping| (mapping.start..mapping.end).contains(&address))
-        .map(|mapping| address - mapping.start + mapping.offset)
+        .find(|(mapping, _)| (mapping.start..mapping.end).contains(&address))
+        .map(|(mapping, _)| address - mapping.start + mapping.offset)
         .ok_or_else(|| failed(io::Error::other(format!("no mapping at {address:#x}"))))
 }

@@ -9,31 +9,31 @@ use std::{
     fs::{self, File},
     io,
     os::{
-        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     path::PathBuf,
 };
 
-use dial9_bpf_probes::plan::Binary;
 use rustix::{
     fs::{Mode, OFlags, open},
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::{AttachError, FileParts, privilege};
+use crate::{
+    AttachError, FileParts,
+    mapped::{DELETED, Mapped},
+    privilege,
+};
 
 /// `PF_KTHREAD` (include/linux/sched.h), in the flags of /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// What the kernel appends to the path of a file that is not there any more
-/// (`fs/d_path.c`), as after an upgrade.
-const DELETED: &str = " (deleted)";
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`,
 /// `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// The library that unwinds stacks, on glibc systems.
-const UNWINDER: &str = "/libgcc_s.so.1";
+const UNWINDER: &str = "libgcc_s.so.1";
 
 /// A process, known by pid and start time; pids are reused, this pair is not.
 #[derive(Debug)]
@@ -45,7 +45,6 @@ pub struct Target {
     executable_id: (u64, u64),
     path: PathBuf,
     pidfd: OwnedFd,
-    unwinder: Option<File>,
 }
 
 impl Target {
@@ -96,7 +95,6 @@ impl Target {
             executable_id,
             path: path_of(path, executable_id),
             pidfd,
-            unwinder: open_mapped(pid, UNWINDER),
         })
     }
 
@@ -126,22 +124,26 @@ impl Target {
         self.pidfd.as_fd()
     }
 
-    /// A path that leads to the executable's very file, also when it was
-    /// replaced or lies in another mount namespace; valid while `self` lives.
-    pub fn executable_link(&self) -> String {
-        format!("/proc/self/fd/{}", self.executable.as_raw_fd())
+    /// The executable, open: the very file, also when it was replaced or lies in
+    /// another mount namespace.
+    pub(crate) fn executable(&self) -> &File {
+        &self.executable
     }
 
-    /// The same for any of the target's files with sites.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::NotFound`] when the target has no such file.
-    pub(crate) fn link_to(&self, binary: Binary) -> io::Result<String> {
-        match (binary, &self.unwinder) {
-            (Binary::Executable, _) => Ok(self.executable_link()),
-            (Binary::Unwinder, Some(file)) => Ok(format!("/proc/self/fd/{}", file.as_raw_fd())),
-            (Binary::Unwinder, None) => Err(io::ErrorKind::NotFound.into()),
-        }
+    /// Whether a file that it has mapped is its executable.
+    pub fn is_executable(&self, mapped: &Mapped) -> bool {
+        let is_same_file = |file: File| {
+            file.metadata()
+                .is_ok_and(|file| (file.dev(), file.ino()) == self.executable_id)
+        };
+        mapped.is_inode(self.executable_id.1) && mapped.open().is_ok_and(is_same_file)
+    }
+
+    /// The library that unwinds its stacks, where one is mapped.
+    pub(crate) fn unwinder(&self) -> Option<File> {
+        let files = Mapped::all(self.pid).ok()?;
+        let ends = |file: &&Mapped| file.path().file_name() == Some(OsStr::new(UNWINDER));
+        files.iter().find(ends)?.open().ok()
     }
 
     /// What a scan reads of the executable.
@@ -158,7 +160,7 @@ impl Target {
     /// What a scan reads of the library that unwinds the target's stacks; `None` where
     /// none is mapped or it cannot be read.
     pub fn read_unwinder(&self) -> Option<FileParts> {
-        FileParts::read(self.unwinder.as_ref()?).ok()
+        FileParts::read(&self.unwinder()?).ok()
     }
 
     /// Its root directory, as far as we may look.
@@ -173,16 +175,21 @@ impl Target {
     /// [`AttachError::Proc`] when no executable mapping covers the offset.
     pub fn code_address(&self, file_offset: u64) -> Result<u64, AttachError> {
         let path = format!("/proc/{}/maps", self.pid);
-        let maps = read_proc(self.pid, "maps")?;
-        let inode = self.executable_id.1;
-        let covering = maps.lines().filter_map(Mapping::parse).find(|mapping| {
-            mapping.is_code && mapping.inode == inode && mapping.file_range().contains(&file_offset)
-        });
-        let mapping = covering.ok_or_else(|| {
-            let source = io::Error::other(format!("no code of the executable at {file_offset:#x}"));
-            AttachError::Proc { path, source }
-        })?;
-        Ok(mapping.start + (file_offset - mapping.offset))
+        let failed = |source| AttachError::Proc { path, source };
+        let files = Mapped::all(self.pid)?;
+        let executable = files
+            .iter()
+            .find(|file| file.is_inode(self.executable_id.1));
+        let address = match executable.map(|file| file.address_of(file_offset)) {
+            Some(Ok(address)) => address,
+            Some(Err(twice)) => return Err(failed(io::Error::other(twice))),
+            None => None,
+        };
+        address.ok_or_else(|| {
+            failed(io::Error::other(format!(
+                "no code of the executable at {file_offset:#x}"
+            )))
+        })
     }
 
     /// Whether the process is still this one, running this executable. Where we
@@ -248,28 +255,6 @@ fn check_namespace() -> Result<(), AttachError> {
     }
 }
 
-/// The file that the process has mapped as code and whose path ends like this:
-/// the very file, also where it was replaced; otherwise the one at its path as the
-/// process sees it.
-fn open_mapped(pid: u32, ending: &str) -> Option<File> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    maps.lines().find_map(|line| {
-        let path = &line[line.find('/')?..];
-        let mapping = Mapping::parse(line).filter(|mapping| mapping.is_code)?;
-        if !path.trim_end_matches(DELETED).ends_with(ending) {
-            return None;
-        }
-        let Mapping { start, end, .. } = mapping;
-        File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
-            .or_else(|_| File::open(format!("/proc/{pid}/root{path}")))
-            .ok()
-            .filter(|file| {
-                file.metadata()
-                    .is_ok_and(|file| file.ino() == mapping.inode)
-            })
-    })
-}
-
 /// When a process started, in clock ticks since boot; `None` for one that is not
 /// there.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
@@ -319,7 +304,7 @@ fn read_proc(pid: u32, file: &str) -> Result<String, AttachError> {
 
 /// The process is gone, unless it is for another reason that a file of it
 /// cannot be read.
-fn unreadable(pid: u32, path: &str, source: io::Error) -> AttachError {
+pub(crate) fn unreadable(pid: u32, path: &str, source: io::Error) -> AttachError {
     let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
     if source
         .raw_os_error()
@@ -333,50 +318,12 @@ fn unreadable(pid: u32, path: &str, source: io::Error) -> AttachError {
     }
 }
 
-/// A line of /proc/PID/maps.
-///
-/// The device is left out: on overlayfs and btrfs, maps shows another than
-/// `stat` does.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    /// Offset in the file, bytes.
-    pub(crate) offset: u64,
-    inode: u64,
-    is_code: bool,
-}
-
-impl Mapping {
-    pub(crate) fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let is_code = fields.next()?.contains('x');
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        let offset = hex(fields.next()?)?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        Some(Self {
-            start: hex(start)?,
-            end: hex(end)?,
-            offset,
-            inode,
-            is_code,
-        })
-    }
-
-    fn file_range(&self) -> std::ops::Range<u64> {
-        self.offset
-            ..self
-                .offset
-                .saturating_add(self.end.saturating_sub(self.start))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::mapped::Mapping;
 
     #[test]
     fn opens_ourselves() {
@@ -388,6 +335,9 @@ mod tests {
         let here = opens_ourselves as *const () as u64;
         let (start, offset) = code_mapping(here);
         assert_eq!(target.code_address(here - start + offset).ok(), Some(here));
+        let files = Mapped::all(std::process::id()).expect("ours");
+        let own = files.iter().filter(|file| target.is_executable(file));
+        assert_eq!(own.count(), 1);
         assert!(target.allowed_cpus() >= Some(1));
     }
 
@@ -421,23 +371,12 @@ mod tests {
         assert_eq!(error.to_string(), "no process 4294967295");
     }
 
-    #[test]
-    fn reads_a_line_of_maps() {
-        let line = "55d0c8a00000-55d0c8a2f000 r-xp 00002000 fe:00 1311 /usr/bin/app";
-        let mapping = Mapping::parse(line).expect("well formed");
-        assert_eq!((mapping.start, mapping.inode), (0x55d0_c8a0_0000, 1311));
-        assert_eq!(mapping.file_range(), 0x2000..0x31000);
-        assert!(mapping.is_code);
-        assert_eq!(Mapping::parse("garbage"), None);
-    }
-
     /// Start and file offset of our own mapping at `address`.
     fn code_mapping(address: u64) -> (u64, u64) {
         let maps = fs::read_to_string("/proc/self/maps").expect("ours");
-        let at = maps.lines().filter_map(Mapping::parse);
-        let mapping = at
-            .into_iter()
-            .find(|m| (m.start..m.end).contains(&address))
+        let mut at = maps.lines().filter_map(Mapping::parse);
+        let (mapping, _) = at
+            .find(|(m, _)| (m.start..m.end).contains(&address))
             .expect("mapped");
         (mapping.start, mapping.offset)
     }

@@ -1,10 +1,13 @@
 //! The one place where programs, maps, rings and links of a target meet.
 //!
-//! In: a target, then its plan. Out: records through [`Tracer::rings`], losses
+//! In: a target, then its objects. Out: records through [`Tracer::rings`], losses
 //! and gaps. Never: anything that outlives it, but what it was told to keep and
 //! then only a process that is killed; dropping it detaches.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
 
 use aya::{
     Btf, BtfError, Ebpf, EbpfLoader,
@@ -17,13 +20,13 @@ use dial9_bpf_abi::{
     record::RecordKind,
     thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
 };
-use dial9_bpf_probes::plan::{Plan, Probe, Site};
+use dial9_bpf_probes::plan::Probe;
 
 use crate::{
-    AttachError, Target,
+    AttachError, Object, Target,
     btf::{self, Offsets},
     keep::Kept,
-    link::{LinkKind, Links},
+    link::{self, Attached, LateLinks, LinkKind, Links},
     maps::{Maps, absent},
     program::{
         Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
@@ -35,22 +38,6 @@ use crate::{
 
 /// The kernel object, built by `cargo xtask build-ebpf`.
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("DIAL9_BPF_OBJECT"));
-
-/// The order of attaching; links are dropped the other way round. What ends an
-/// interval is there before what begins it, so that none begins and cannot end.
-const ATTACH_ORDER: [Probe; 11] = [
-    Probe::PanicMessage,
-    Probe::Panic,
-    Probe::BlockOnEnd,
-    Probe::BlockOn,
-    Probe::Unpark,
-    Probe::Park,
-    Probe::Terminate,
-    Probe::PollEnd,
-    Probe::Spawn,
-    Probe::Wake,
-    Probe::PollStart,
-];
 
 /// What is absent without the scheduler's switches, and without its wakes.
 pub(crate) const OFF_CPU: &str = "off-cpu";
@@ -180,46 +167,27 @@ impl Tracer {
         })
     }
 
-    /// Attaches to every site of the plan, or to none. Hits count from the
+    /// Attaches to every site of the objects, or to none. Hits count from the
     /// moment when all are live.
     ///
     /// # Errors
     /// [`AttachError::NoProcess`] when the target ended meanwhile,
     /// [`AttachError::Executed`] when its program did,
     /// [`AttachError::Link`] with what the kernel answered.
-    pub fn attach(&mut self, target: &Target, plan: &Plan) -> Result<(), AttachError> {
+    pub fn attach(&mut self, target: &Target, objects: &[Object]) -> Result<(), AttachError> {
         self.forget_tasks()?;
-        self.has_remembered = plan.sites.iter().any(|site| site.cookie.remembers);
-        let mut links = Vec::with_capacity(ATTACH_ORDER.len());
-        for probe in ATTACH_ORDER {
-            let sites: Vec<&Site> = plan
-                .sites
-                .iter()
-                .filter(|site| site.probe == probe)
-                .collect();
-            let program = self.programs.iter().find(|(of, _)| *of == probe);
-            let (Some((_, program)), false) = (program, sites.is_empty()) else {
-                continue;
-            };
-            match Links::attach(self.abilities.link, program, target, &sites) {
-                Ok(attached) => links.push(attached),
-                Err(_) if !target.is_same() => {
-                    return Err(AttachError::NoProcess { pid: target.pid() });
-                }
-                Err(source) if probe.is_optional() => {
-                    self.absent.push((probe.name(), source.to_string()));
-                }
-                Err(source) => {
-                    return Err(AttachError::Link {
-                        probe,
-                        sites: sites.len(),
-                        pid: target.pid(),
-                        source,
-                    });
-                }
+        let mut sites = objects.iter().flat_map(|object| &object.plan().sites);
+        self.has_remembered = sites.any(|site| site.cookie.remembers);
+        let attached = link::attach(self.abilities.link, &self.programs, target.pid(), objects);
+        let Attached { links, absent } = match attached {
+            Ok(attached) => attached,
+            Err(_) if !target.is_same() => {
+                return Err(AttachError::NoProcess { pid: target.pid() });
             }
-        }
+            Err(error) => return Err(error),
+        };
         self.links = links;
+        self.absent.extend(absent);
         self.set_target(target.pid())?;
         // Seen before the word was set, it did not end the hits.
         if self.has_executed()? {
@@ -227,6 +195,34 @@ impl Tracer {
             return Err(AttachError::Executed { pid: target.pid() });
         }
         Ok(())
+    }
+
+    /// What attaches to objects that the target loads later; `None` for a tracer that
+    /// was taken over, which has no programs.
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptor left.
+    pub fn late_links(&self, target: &Target) -> io::Result<Option<LateLinks>> {
+        if self.programs.is_empty() {
+            return Ok(None);
+        }
+        let programs = self.programs.iter();
+        let programs = programs.map(|(probe, program)| Ok((*probe, program.try_clone()?)));
+        Ok(Some(LateLinks {
+            kind: self.abilities.link,
+            programs: programs.collect::<io::Result<_>>()?,
+            pid: target.pid(),
+        }))
+    }
+
+    /// Hands out the links of an object that is not mapped any more: whoever drops
+    /// them waits a while. None of a tracer that is kept.
+    pub fn release(&mut self, object: u8) -> Vec<Links> {
+        if self.is_kept() {
+            return Vec::new();
+        }
+        let is_of = |links: &mut Links| links.object() == object;
+        self.links.extract_if(.., is_of).collect()
     }
 
     /// Ends the hits, all at one moment, then detaches, which takes a while;

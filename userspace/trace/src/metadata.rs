@@ -91,9 +91,9 @@ impl Runtime {
             .number
             .map(|number| (object::object_of(number), object::number_of(number)));
         match numbers {
-            None => "runtime.tokio".to_owned(),
-            Some((0, number)) => format!("runtime.tokio-{number}"),
-            Some((object, number)) => format!("runtime.tokio-{object}.{number}"),
+            None => format!("runtime.{RUNTIME}"),
+            Some((0, number)) => format!("runtime.{RUNTIME}-{number}"),
+            Some((object, number)) => format!("runtime.{RUNTIME}-{object}.{number}"),
         }
     }
 }
