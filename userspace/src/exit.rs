@@ -9,10 +9,7 @@ use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 use rustix::io::Errno;
 
-use crate::{
-    command::{attach::NoPolls, dump::NotAllowed},
-    launch::LaunchError,
-};
+use crate::{command::dump::NotAllowed, launch::LaunchError, objects::NoPolls};
 
 /// Done.
 pub(crate) const DONE: u8 = 0;

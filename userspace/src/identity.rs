@@ -1,6 +1,6 @@
 //! What the trace is told of the target.
 //!
-//! In: a target and its plan. Out: metadata, task types, the load bias. Never:
+//! In: a target and its objects. Out: metadata, task types. Never:
 //! a value that is not known.
 
 use std::{
@@ -10,15 +10,21 @@ use std::{
     path::Path,
 };
 
-use dial9_bpf_attach::{AttachError, Target, Tracer};
-use dial9_bpf_probes::plan::{Binary, Plan, Site, TaskVtable};
+use dial9_bpf_attach::{Object, Target, Tracer};
+use dial9_bpf_probes::plan::{Miss, Plan, TaskVtable};
 use dial9_bpf_ship::identity::{ENV_SERVICE, Identity, Sources};
 use dial9_bpf_trace::{
-    location::{MAX_NAME_BYTES, TaskType},
-    metadata::{Metadata, Target as TargetMetadata},
+    location::{MAX_NAME_BYTES, ObjectTypes, TaskType},
+    metadata::{self, Metadata, Target as TargetMetadata},
 };
 
-use crate::args::Signal;
+use crate::{
+    args::Signal,
+    objects::{self, Objects},
+};
+
+/// What is missing where task types have no names.
+pub(crate) const UNTYPED: &str = "task-types";
 
 /// Whose the segments of a spool are, by the command line, the environment and the
 /// target.
@@ -57,22 +63,24 @@ fn host() -> Option<String> {
 /// The segment's metadata.
 pub(crate) fn metadata(
     target: &Target,
-    plan: &Plan,
+    objects: &Objects,
     identity: &Identity,
     (signals, tracer): (&[Signal], &Tracer),
 ) -> Metadata {
-    let mut absent: Vec<(String, String)> = plan
-        .misses
-        .iter()
-        .map(|miss| (miss.probe.name().to_owned(), miss.reason.clone()))
-        .collect();
+    let Objects {
+        traced,
+        unusable,
+        build_id,
+    } = objects;
+    let first = traced.first().map(Object::plan);
+    let mut absent: Vec<(String, String)> = first.map(misses).unwrap_or_default();
+    let unusable = unusable.iter();
+    absent.extend(unusable.map(|of| (of.path.clone(), of.reason.clone())));
     absent.extend(
         tracer
             .cpu_time_behind()
             .map(|reason| ("exact-cpu-time".to_owned(), reason.to_owned())),
     );
-    let untyped = plan.untyped.as_ref();
-    absent.extend(untyped.map(|reason| ("task-types".to_owned(), reason.clone())));
     Metadata {
         service: Some(identity.service.clone()),
         instance: Some(identity.instance.clone()),
@@ -80,22 +88,23 @@ pub(crate) fn metadata(
         boot_id: identity.boot_id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         available_parallelism: target.allowed_cpus().map(|cpus| cpus as usize),
-        tokio_version: plan.tokio_version.clone(),
+        tokio_version: first.and_then(|plan| plan.tokio_version.clone()),
         target: TargetMetadata {
             pid: target.pid(),
             start_ticks: target.start_ticks(),
             exe: target.path().display().to_string(),
-            build_id: plan.build_id.clone(),
+            build_id: build_id.clone(),
         },
         tells_waits: tracer.tells_waits(),
         signals: signals.iter().map(|signal| signal.name()).collect(),
         absent,
         forked: 0,
+        objects: self::objects(traced),
     }
 }
 
 /// The plan's vtables as the interpreter knows them, in the plan's order.
-pub(crate) fn task_types(plan: &Plan) -> Vec<TaskType> {
+fn task_types(plan: &Plan) -> Vec<TaskType> {
     let mut at_places: HashMap<&[String], BTreeSet<&str>> = HashMap::new();
     for vtable in &plan.vtables {
         let types = at_places.entry(&vtable.spawned_at).or_default();
@@ -145,18 +154,38 @@ fn cut(task_type: &str) -> &str {
     &task_type[..task_type.floor_char_boundary(MAX_NAME_BYTES / 2)]
 }
 
-/// Run-time address of the file's link-time address 0.
-///
-/// # Errors
-/// [`AttachError`] when the target's mappings cannot be read.
-pub(crate) fn load_bias(target: &Target, plan: &Plan) -> Result<u64, AttachError> {
-    let in_executable = |site: &&Site| site.binary == Binary::Executable;
-    let Some(site) = plan.sites.iter().find(in_executable) else {
-        return Ok(0);
-    };
-    Ok(target
-        .code_address(site.file_offset)?
-        .wrapping_sub(site.address))
+fn misses(plan: &Plan) -> Vec<(String, String)> {
+    let miss = |miss: &Miss| (miss.probe.name().to_owned(), miss.reason.clone());
+    let untyped = plan.untyped.as_ref();
+    let untyped = untyped.map(|reason| (UNTYPED.to_owned(), reason.clone()));
+    plan.misses.iter().map(miss).chain(untyped).collect()
+}
+
+/// What the trace is told of the objects.
+pub(crate) fn objects(traced: &[Object]) -> Vec<metadata::Object> {
+    traced.iter().map(object).collect()
+}
+
+/// What the trace is told of one.
+pub(crate) fn object(object: &Object) -> metadata::Object {
+    let plan = object.plan();
+    metadata::Object {
+        is_executable: object.is_executable(),
+        path: object.path().display().to_string(),
+        build_id: plan.build_id.clone(),
+        tokio_version: plan.tokio_version.clone(),
+        sites: plan.sites.len(),
+        absent: misses(plan),
+    }
+}
+
+/// An object's task types as the interpreter knows them, in the plan's order.
+pub(crate) fn object_types(object: &Object) -> ObjectTypes {
+    ObjectTypes {
+        file: objects::file_name(object),
+        load_bias: object.load_bias(),
+        types: task_types(object.plan()),
+    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use std::fmt;
 
 use dial9_bpf_abi::loss::LossCause;
 use dial9_bpf_attach::{
-    AttachError, Options, Target, Tracer,
+    AttachError, Object, Options, Target, Tracer,
     keep::{self, Dropped, Found, Place},
     tracer,
 };
-use dial9_bpf_probes::plan::Plan;
 use dial9_bpf_trace::{
     clock::Anchor,
     line::Line,
@@ -41,7 +40,7 @@ impl Start {
     /// Those of [`Tracer::load`] and [`Place::take`].
     pub(crate) fn of(
         target: &Target,
-        plan: &Plan,
+        objects: &[Object],
         options: Options,
         keeps: bool,
     ) -> Result<Self, AttachError> {
@@ -51,7 +50,7 @@ impl Start {
             }
             return Tracer::load(target, options).map(Self::Unkept);
         }
-        let place = match Place::take(target, plan, options)? {
+        let place = match Place::take(target, objects, options)? {
             Found::Tracer(tracer, until_ns) => return Ok(Self::TakenOver(*tracer, until_ns)),
             Found::Nothing(place) => place,
             Found::Other(place, dropped, reason) => {

@@ -1,14 +1,19 @@
 //! What would be attached and what it would cost, for `attach --dry-run`.
 //!
-//! In: a plan and the prices measured on this machine. Out: text. Never: a
+//! In: plans and the prices measured on this machine. Out: text. Never: a
 //! price that was not measured here.
 
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use dial9_bpf_attach::{Prices, Runtimes, Target};
+use dial9_bpf_attach::{Object, Prices, Runtimes, Target};
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site, TaskVtable};
 use dial9_bpf_trace::metadata::RUNTIME_METRICS;
+
+use crate::{
+    identity::UNTYPED,
+    objects::{Objects, Unusable},
+};
 
 /// Poll rates that the cost is worked out for, polls a second.
 const POLL_RATES: [u32; 3] = [1_000, 10_000, 100_000];
@@ -20,37 +25,37 @@ const CLASSES: [InstructionClass; 3] = [
 ];
 
 /// The whole report. `prices` is the reason where they could not be measured.
-pub(crate) fn render(target: &Target, plan: &Plan, prices: Result<Prices, String>) -> String {
-    let mut out = headline(target, plan);
-    out.push('\n');
-    out.push_str(&probes_table(plan));
-    out.push('\n');
-    for miss in &plan.misses {
-        writeln!(out, "missing: {}: {}", miss.probe.name(), miss.reason).expect("to a string");
-    }
-    if let Some(reason) = &plan.untyped {
-        writeln!(out, "missing: task-types: {reason}").expect("to a string");
-    }
-    let runtimes = Runtimes::of(target, plan.tokio_version.as_deref());
-    if let Some(reason) = runtimes.absent() {
-        writeln!(out, "missing: {RUNTIME_METRICS}: {reason}").expect("to a string");
-    }
-    let is_more_missing = plan.untyped.is_some() || runtimes.absent().is_some();
-    if !plan.misses.is_empty() || is_more_missing {
+pub(crate) fn render(target: &Target, objects: &Objects, prices: Result<Prices, String>) -> String {
+    let Objects {
+        traced, unusable, ..
+    } = objects;
+    let mut out = String::new();
+    for object in traced {
+        out.push_str(&headline(target, object));
         out.push('\n');
+        out.push_str(&probes_table(object.plan()));
+        out.push('\n');
+        out.push_str(&missing(target, object));
+    }
+    for Unusable { path, reason } in unusable {
+        writeln!(out, "missing: {path}: {reason}\n").expect("to a string");
     }
     match prices {
         Ok(prices) => {
             out.push_str(&price_table(&prices));
             out.push('\n');
-            out.push_str(&rate_table(plan, &prices));
+            for object in traced {
+                out.push_str(&rate_table(object.plan(), &prices));
+            }
         }
         Err(reason) => {
             writeln!(out, "the price of a hit was not measured: {reason}").expect("to a string");
         }
     }
-    out.push('\n');
-    out.push_str(&sites_table(plan));
+    for object in traced {
+        out.push('\n');
+        out.push_str(&sites_table(object.plan()));
+    }
     out
 }
 
@@ -86,7 +91,8 @@ pub(crate) fn traps_a_wake(plan: &Plan) -> u8 {
     if branches { 2 } else { 1 }
 }
 
-fn headline(target: &Target, plan: &Plan) -> String {
+fn headline(target: &Target, object: &Object) -> String {
+    let plan = object.plan();
     let tokio = plan
         .tokio_version
         .as_deref()
@@ -104,8 +110,33 @@ fn headline(target: &Target, plan: &Plan) -> String {
         "process {} ({}): Tokio {tokio}, {types} task types, {placed} with the place of their spawn, \
          {symbols}, build id {build_id}\n",
         target.pid(),
-        target.path().display(),
+        object.path().display(),
     )
+}
+
+/// What the object's trace will lack, with an empty line behind it.
+fn missing(target: &Target, object: &Object) -> String {
+    let plan = object.plan();
+    let mut out = String::new();
+    let mut miss = |name: &str, reason: &str| {
+        writeln!(out, "missing: {name}: {reason}").expect("to a string");
+    };
+    for of in &plan.misses {
+        miss(of.probe.name(), &of.reason);
+    }
+    if let Some(reason) = &plan.untyped {
+        miss(UNTYPED, reason);
+    }
+    if object.is_executable() {
+        let runtimes = Runtimes::of(target, plan.tokio_version.as_deref());
+        if let Some(reason) = runtimes.absent() {
+            miss(RUNTIME_METRICS, reason);
+        }
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
 }
 
 fn probes_table(plan: &Plan) -> String {

@@ -11,7 +11,9 @@ use dial9_bpf_trace::{
     clock::Anchor,
     interpret::OpenGap,
     line::{Finished, Line, Pass},
+    location::ObjectTypes,
     loss::Loss,
+    metadata::Object,
     segment::ClosedSegment,
     stats::Stats,
 };
@@ -98,7 +100,7 @@ impl Recording {
 
     /// Takes note of what turned out to be missing since the segment began; its
     /// end says it.
-    pub(crate) fn note_absent(&mut self, absent: &[(&'static str, String)]) {
+    pub(crate) fn note_absent(&mut self, absent: &[(&str, String)]) {
         self.line.note_absent(absent);
     }
 
@@ -106,6 +108,17 @@ impl Recording {
     /// says it.
     pub(crate) fn note_forked(&mut self, forked: u64) {
         self.line.note_forked(forked);
+    }
+
+    /// The target has one more object, of the next number: these are all.
+    pub(crate) fn add_object(&mut self, types: ObjectTypes, objects: Vec<Object>) {
+        self.line.add_object(types);
+        self.line.set_objects(objects);
+    }
+
+    /// Takes note of what is known of the objects now, by number.
+    pub(crate) fn set_objects(&mut self, objects: Vec<Object>) {
+        self.line.set_objects(objects);
     }
 
     /// Bytes of all segments so far, uncompressed; of a flight recorder, of those that

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     exit,
     forks::Forks,
+    late::Late,
     recording::{Recorded, Recording},
     status::{self, Cost, Snapshot, StatusLine},
     stderr, stdout,
@@ -69,6 +70,7 @@ pub(crate) struct Session<'a> {
     target: &'a Target,
     recording: Recording,
     forks: Forks,
+    late: Late,
     cost: Option<Cost>,
     /// When the links were live.
     began: Instant,
@@ -79,7 +81,7 @@ impl<'a> Session<'a> {
     /// A recording whose links are live since `began`.
     pub(crate) fn new(
         target: &'a Target,
-        (recording, forks): (Recording, Forks),
+        (recording, (forks, late)): (Recording, (Forks, Late)),
         cost: Option<Cost>,
         (began, until): (Instant, Until),
     ) -> Self {
@@ -87,6 +89,7 @@ impl<'a> Session<'a> {
             target,
             recording,
             forks,
+            late,
             cost,
             began,
             until,
@@ -110,11 +113,13 @@ impl<'a> Session<'a> {
         // of the window that rates are of.
         let window = self.began.elapsed();
         tracer.detach();
+        self.late.stop();
         status.end();
         let Self {
             target,
             mut recording,
             mut forks,
+            late,
             cost,
             began,
             until,
@@ -126,9 +131,9 @@ impl<'a> Session<'a> {
         let recorded = recording.finish(tracer, stop);
         let dir = recorded.delivery.dir.display();
         let end = end.with_context(|| format!("what was recorded is in {dir}"));
-        let forked = forks.row();
+        let beside = (forks.row(), late.rows());
         let code =
-            end.and_then(|end| sum_up((target, cost), (end, window), (recorded, forked), until));
+            end.and_then(|end| sum_up((target, cost), (end, window), (recorded, beside), until));
         let left = duration.map(|duration| duration.saturating_sub(began.elapsed()));
         let followed = forks.finish(tracer, (goes_on, left, stop), stderr::say);
         Ok(exit::first(code?, followed?))
@@ -149,6 +154,10 @@ impl<'a> Session<'a> {
                 return Ok(End::TargetExecuted);
             }
             self.forks.pass(tracer)?;
+            for text in self.late.hear(&mut self.recording, tracer, &mut self.cost) {
+                status.end();
+                stderr::say(text);
+            }
             let elapsed = self.began.elapsed();
             if elapsed >= before.elapsed + STATUS_INTERVAL {
                 let forked = self.forks.tick(tracer)?;
@@ -201,7 +210,7 @@ impl<'a> Session<'a> {
 fn sum_up(
     (target, cost): (&Target, Option<Cost>),
     (end, window): (End, Duration),
-    (recorded, forked): (Recorded, Option<String>),
+    (recorded, (forked, objects)): (Recorded, (Option<String>, Vec<(&'static str, String)>)),
     until: Until,
 ) -> anyhow::Result<u8> {
     let Recorded {
@@ -230,6 +239,7 @@ fn sum_up(
         unwritten: finished.unwritten,
         late: finished.unsorted,
         forked,
+        objects: &objects,
         output: &summary::output(&finished, &delivery, dumped),
         written: dumped.map_or(stats.events.total(), |dumped| dumped.events),
         compressed_bytes: delivery.compressed_bytes(),

@@ -17,33 +17,39 @@ use crate::plan_report::{thousands, traps_a_wake};
 /// What a hit of each probe costs, averaged over the probe's sites.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
-    hit_ns: [f64; Probe::ALL.len()],
+    prices: Prices,
+    /// Of all sites of a probe together, ns, and how many they are.
+    sums: [(f64, u32); Probe::ALL.len()],
 }
 
 impl Cost {
-    /// The plan's sites at the prices of this machine.
-    pub(crate) fn new(plan: &Plan, prices: &Prices) -> Self {
-        let hit_ns = Probe::ALL.map(|probe| {
-            let (mut sum, mut sites) = (0.0, 0_u32);
-            for site in plan.sites.iter().filter(|site| site.probe == probe) {
-                sum += prices.hit_ns(probe, site.class);
-                sites += 1;
-            }
+    /// Sites of no plan yet, at the prices of this machine.
+    pub(crate) fn new(prices: Prices) -> Self {
+        let sums = [(0.0, 0); Probe::ALL.len()];
+        Self { prices, sums }
+    }
+
+    /// Adds a plan's sites.
+    pub(crate) fn add(&mut self, plan: &Plan) {
+        for (probe, (sum, count)) in Probe::ALL.into_iter().zip(&mut self.sums) {
             let traps = if probe == Probe::Wake {
                 traps_a_wake(plan)
             } else {
                 1
             };
-            sum * f64::from(traps) / f64::from(sites.max(1))
-        });
-        Self { hit_ns }
+            for site in plan.sites.iter().filter(|site| site.probe == probe) {
+                *sum += self.prices.hit_ns(probe, site.class) * f64::from(traps);
+                *count += 1;
+            }
+        }
     }
 
     /// CPU time that the target has paid for its hits, those that were lost
     /// included.
     pub(crate) fn of(&self, records: &RecordCounts, losses: &[Loss]) -> Duration {
         let hits = hits(records, losses).map(float);
-        let ns: f64 = (self.hit_ns.iter().zip(hits))
+        let price = |(sum, count): &(f64, u32)| sum / f64::from(*count.max(&1));
+        let ns: f64 = (self.sums.iter().map(price).zip(hits))
             .map(|(price, hits)| price * hits)
             .sum();
         Duration::try_from_secs_f64(ns / 1e9).unwrap_or_default()

@@ -43,6 +43,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) forked: Option<String>,
     /// Events in segments.
     pub(crate) written: u64,
+    /// What was traced, where that is more than the executable.
+    pub(crate) objects: &'a [(&'static str, String)],
     /// Where it is; see [`output`].
     pub(crate) output: &'a [(&'static str, String)],
     /// Size of the segments where they are compressed, bytes.
@@ -79,7 +81,7 @@ impl Summary<'_> {
             row(&mut out, "cost", &text);
         }
         let sizes = sizes(self.written, self.end.bytes, self.compressed_bytes);
-        for (name, text) in self.output {
+        for (name, text) in self.objects.iter().chain(self.output) {
             row(&mut out, name, text);
         }
         row(&mut out, "size", &sizes);
@@ -256,6 +258,7 @@ mod tests {
             late: 0,
             forked: None,
             written: stats.events.total(),
+            objects: &[],
             output: &[],
             compressed_bytes: Some(3 << 20),
         }

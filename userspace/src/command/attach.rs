@@ -10,15 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, DebugFile, Options, Prices, Runtimes, Target, Tracer,
-    rings::check_budget,
-};
-use dial9_bpf_probes::{
-    add_unwinder,
-    plan::{Plan, Probe},
+    Abilities, AttachError, Object, Options, Prices, Runtimes, Target, Tracer, rings::check_budget,
 };
 use dial9_bpf_ship::{
     convert::head_of_archive,
@@ -47,6 +41,8 @@ use crate::{
     forks::{Care, Forks},
     identity,
     keep::{self, Start},
+    late::Late,
+    objects::{Objects, Scanner, Unusable},
     output::Output,
     plan_report,
     recording::Recording,
@@ -110,19 +106,20 @@ pub(crate) fn record(
     if args.keep_rings {
         dial9_bpf_attach::keep::check(abilities)?;
     }
-    let target = Target::open(pid)?;
-    let plan = plan_of(&target, args)?;
+    let target = Arc::new(Target::open(pid)?);
+    let mut scanner = scanner_of(args);
+    let objects = scanner.all(&target)?;
     let prices = Prices::measure(abilities).ok();
     let options = Options {
         ring_bytes: args.ring_bytes,
         abilities,
         sched: args.wants(Signal::Sched),
     };
-    let mut start = Start::of(&target, &plan, options, args.keep_rings)?;
+    let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
     let identity = identity::identity(&target, &args.output, named)?;
-    let mut config = config_of(args, (&target, &plan, start.tracer()), &identity, owner)?;
-    let runtimes = Runtimes::of(&target, plan.tokio_version.as_deref());
+    let mut config = config_of(args, (&target, &objects, start.tracer()), &identity, owner)?;
+    let runtimes = Runtimes::of(&target, objects.tokio_version());
     if let Some(reason) = runtimes.absent() {
         let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
         config.metadata.absent.push(absent);
@@ -132,8 +129,7 @@ pub(crate) fn record(
         compression: args.compression.into(),
         upload,
     };
-    let load_bias = identity::load_bias(&target, &plan)?;
-    let locations = Locations::new(&identity::task_types(&plan), load_bias);
+    let locations = Locations::of_objects(objects.traced.iter().map(identity::object_types));
     let flight = flight_of(args, &output, asked);
     let mut recording = match recording_of(config, locations, shipping, (args, &mut start), flight)
     {
@@ -143,7 +139,7 @@ pub(crate) fn record(
             return Err(error);
         }
     };
-    let (mut tracer, began) = match attach(start, &target, &plan) {
+    let (mut tracer, began) = match attach(start, &target, &objects) {
         Ok(attached) => attached,
         Err(error) => {
             recording.discard()?;
@@ -157,10 +153,25 @@ pub(crate) fn record(
     }
     let meter = meter_of(args, &target, &mut recording);
     recording.sample(Sampler::new(runtimes, meter));
-    let cost = prices.map(|prices| Cost::new(&plan, &prices));
-    let session = Session::new(&target, (recording, Forks::new(care)), cost, (began, until));
+    let late = late_of(
+        args,
+        (&target, &tracer),
+        scanner,
+        (&objects, &mut recording),
+    )?;
+    let cost = prices.map(|prices| cost_of(prices, &objects));
+    let beside = (Forks::new(care), late);
+    let session = Session::new(&target, (recording, beside), cost, (began, until));
     attached();
     session.run(&mut tracer, stop, args.duration)
+}
+
+fn scanner_of(args: &RecordArgs) -> Scanner {
+    Scanner::new(
+        args.no_single_step,
+        args.wants(Signal::Tokio),
+        args.debug_file.clone(),
+    )
 }
 
 /// What is done about forks.
@@ -181,67 +192,50 @@ fn meter_of(args: &RecordArgs, target: &Target, recording: &mut Recording) -> Op
     Meter::of(target.pid()).map_err(refused).ok()
 }
 
+/// The watch for what the target loads from now on.
+fn late_of(
+    args: &RecordArgs,
+    (target, tracer): (&Arc<Target>, &Tracer),
+    mut scanner: Scanner,
+    (objects, recording): (&Objects, &mut Recording),
+) -> anyhow::Result<Late> {
+    if !args.wants(Signal::Tokio) {
+        return Ok(Late::start(target, scanner, None, &objects.traced)?);
+    }
+    if tracer.is_kept() {
+        scanner.keep();
+    }
+    let links = tracer.late_links(target)?;
+    if links.is_none() {
+        let reason = "the rings were taken over, so that what the target loads later is not traced";
+        recording.note_absent(&[("later-objects", reason.to_owned())]);
+    }
+    Ok(Late::start(target, scanner, links, &objects.traced)?)
+}
+
+fn cost_of(prices: Prices, objects: &Objects) -> Cost {
+    let mut cost = Cost::new(prices);
+    for object in &objects.traced {
+        cost.add(object.plan());
+    }
+    cost
+}
+
 /// Needs no privilege but to read the target.
 fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
     check_budget(args.ring_bytes)?;
     let target = Target::open(pid)?;
-    let plan = plan_of(&target, args)?;
+    let objects = scanner_of(args).all(&target)?;
     let prices = Abilities::probe(None)
         .and_then(Prices::measure)
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
-    stdout::print(&plan_report::render(&target, &plan, prices))?;
+    stdout::print(&plan_report::render(&target, &objects, prices))?;
     Ok(exit::DONE)
-}
-
-fn plan_of(target: &Target, args: &RecordArgs) -> anyhow::Result<Plan> {
-    let program = target.read_executable()?;
-    if !args.wants(Signal::Tokio) {
-        let plan = dial9_bpf_probes::scan(&program).map(Plan::without_sites);
-        return Ok(plan.unwrap_or_default());
-    }
-    let debug_file = match &args.debug_file {
-        Some(path) => Some(DebugFile::at(path, &program)?),
-        None => DebugFile::find(target, &program),
-    };
-    if let Some(file) = &debug_file {
-        stderr::say(format_args!("debug file: {}", file.path().display()));
-    }
-    let mut plan = dial9_bpf_attach::scan(&program, debug_file.as_ref())
-        .map_err(anyhow::Error::from)
-        .and_then(|plan| Ok(with_polls(plan)?))
-        .with_context(|| format!("nothing to trace in process {}", target.pid()))?;
-    add_unwinder(&mut plan, target.read_unwinder().as_deref());
-    Ok(if args.no_single_step {
-        plan.without_single_step()
-    } else {
-        plan
-    })
-}
-
-/// A Tokio program of which no poll can be seen: a trace of it would be empty.
-#[derive(Debug, thiserror::Error)]
-#[error("no site for polls: {reason}; builds without optimization need their symbols")]
-pub(crate) struct NoPolls {
-    /// What was looked for and not found.
-    reason: String,
-}
-
-fn with_polls(plan: Plan) -> Result<Plan, NoPolls> {
-    if plan.sites.iter().any(|site| site.probe == Probe::PollStart) {
-        return Ok(plan);
-    }
-    let miss = plan
-        .misses
-        .into_iter()
-        .find(|of| of.probe == Probe::PollStart);
-    Err(NoPolls {
-        reason: miss.map_or_else(String::new, |miss| miss.reason),
-    })
 }
 
 fn config_of(
     args: &RecordArgs,
-    (target, plan, tracer): (&Target, &Plan, &Tracer),
+    (target, objects, tracer): (&Target, &Objects, &Tracer),
     identity: &Identity,
     owner: Owner,
 ) -> anyhow::Result<Config> {
@@ -260,7 +254,7 @@ fn config_of(
         place,
         owner,
         policy,
-        metadata: identity::metadata(target, plan, identity, (&args.signals, tracer)),
+        metadata: identity::metadata(target, objects, identity, (&args.signals, tracer)),
     })
 }
 
@@ -352,7 +346,14 @@ fn report(found: &Found, uploads: bool) {
 }
 
 /// Attaches, and says so; the value is when the links were live.
-fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant), AttachError> {
+fn attach(
+    start: Start,
+    target: &Target,
+    objects: &Objects,
+) -> Result<(Tracer, Instant), AttachError> {
+    let Objects {
+        traced, unusable, ..
+    } = objects;
     let tried = Instant::now();
     let since_ns = monotonic_ns();
     let (mut tracer, how) = match start {
@@ -361,11 +362,11 @@ fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant
             (tracer, format!("as {} ms ago", ago.as_millis()))
         }
         Start::Unkept(mut tracer) => {
-            tracer.attach(target, plan)?;
+            tracer.attach(target, traced)?;
             (tracer, format!("in {} ms", tried.elapsed().as_millis()))
         }
         Start::New(mut tracer, place) => {
-            tracer.attach(target, plan)?;
+            tracer.attach(target, traced)?;
             tracer.keep(place, since_ns)?;
             (tracer, format!("in {} ms", tried.elapsed().as_millis()))
         }
@@ -375,18 +376,41 @@ fn attach(start: Start, target: &Target, plan: &Plan) -> Result<(Tracer, Instant
         "attached to process {} ({}): {} sites {how}, {} of rings",
         target.pid(),
         target.path().display(),
-        plan.sites.len(),
+        traced
+            .iter()
+            .map(|object| object.plan().sites.len())
+            .sum::<usize>(),
         ByteSize(tracer.rings().total_bytes()),
     ));
-    for miss in &plan.misses {
-        let (probe, reason) = (miss.probe.name(), &miss.reason);
-        stderr::say(format_args!("missing: {probe}: {reason}"));
+    for object in traced {
+        tell(object);
     }
-    if let Some(reason) = &plan.untyped {
-        stderr::say(format_args!("missing: task-types: {reason}"));
+    for Unusable { path, reason } in unusable {
+        stderr::say(format_args!("missing: {path}: {reason}"));
     }
     for (name, reason) in tracer.absent() {
         stderr::say(format_args!("missing: {name}: {reason}"));
     }
     Ok((tracer, began))
+}
+
+/// Says which file it is, unless it is the executable, and what is missing in it.
+fn tell(object: &Object) {
+    let place = if object.is_executable() {
+        String::new()
+    } else {
+        let path = object.path().display();
+        stderr::say(format_args!(
+            "{} of the sites are in {path}",
+            object.plan().sites.len()
+        ));
+        format!(" in {path}")
+    };
+    for miss in &object.plan().misses {
+        let (probe, reason) = (miss.probe.name(), &miss.reason);
+        stderr::say(format_args!("missing: {probe}{place}: {reason}"));
+    }
+    if let Some(reason) = &object.plan().untyped {
+        stderr::say(format_args!("missing: {UNTYPED}{place}: {reason}"));
+    }
 }

@@ -1,6 +1,7 @@
 use std::io::{self, Write};
 
-use dial9_bpf_abi::loss::LossCause;
+use dial9_bpf_abi::{cookie::Cookie, loss::LossCause};
+use dial9_bpf_probes::plan::{Binary, InstructionClass, Site};
 
 use super::*;
 
@@ -57,19 +58,45 @@ fn a_rate_is_a_seconds() {
     assert_eq!(rate(u64::MAX, Duration::ZERO), u64::MAX);
 }
 
+fn plan(probes: &[Probe]) -> Plan {
+    let site = |probe: &Probe| Site {
+        probe: *probe,
+        binary: Binary::Scanned,
+        file_offset: 0,
+        address: 0,
+        class: InstructionClass::Emulated,
+        instruction: String::new(),
+        cookie: Cookie::EMPTY,
+        function: None,
+    };
+    Plan {
+        sites: probes.iter().map(site).collect(),
+        vtables: Vec::new(),
+        misses: Vec::new(),
+        tokio_version: None,
+        build_id: None,
+        has_symbols: false,
+    }
+}
+
 #[test]
 fn the_cost_is_hits_by_price() {
-    let mut hit_ns = [0.0; Probe::ALL.len()];
-    let at = |probe| Probe::ALL.iter().position(|of| *of == probe);
-    hit_ns[at(Probe::Wake).expect("there is one")] = 200.0;
-    hit_ns[at(Probe::Park).expect("there is one")] = 100.0;
+    let prices = Prices {
+        emulated_ns: 100.0,
+        emulated_stack_ns: 0.0,
+        single_stepped_ns: 0.0,
+        known_task_ns: 100.0,
+        user_read_ns: 0.0,
+    };
+    let mut cost = Cost::new(prices);
+    cost.add(&plan(&[Probe::Wake, Probe::Park]));
+    cost.add(&plan(&[Probe::Wake]));
     let records = RecordCounts {
         wake: 1_000_000,
         park: 3,
         unpark: 5,
         ..RecordCounts::default()
     };
-    let cost = Cost { hit_ns };
     let paid = cost.of(&records, &[]);
     assert_eq!(paid, Duration::from_nanos(200_000_300));
 
