@@ -31,9 +31,9 @@ fn main() {
         .map_or(RECORDS, |word| word.parse().expect("a number"));
     require_root();
     let demo = Demo::under_load();
-    let (target, plan) = scanned(demo.pid());
+    let (target, objects) = scanned(demo.pid());
     let mut tracer = loaded(&target, RING_BYTES);
-    tracer.attach(&target, &plan).expect("it still runs");
+    tracer.attach(&target, &objects).expect("it still runs");
 
     let mut dump = RecordDump::new(BufWriter::new(File::create(&path).expect("a file")));
     let mut written = 0;

@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use dial9_bpf_attach::{Target, Tracer, baseline::Baseline};
+use dial9_bpf_attach::{Object, Target, Tracer, baseline::Baseline};
 use dial9_bpf_integration::{
     Attach, Build, TestProgram,
     demo::Demo,
@@ -96,13 +96,13 @@ impl Bench {
         for thread in threads(program.pid()) {
             pin(Some(thread), TARGET_CPU);
         }
-        let (target, plan) = scanned(program.pid());
+        let (target, [object]) = scanned(program.pid());
         let tracer = loaded(&target, RING_BYTES);
         Self {
             program,
             target,
             tracer,
-            plan,
+            plan: object.plan().clone(),
         }
     }
 
@@ -143,7 +143,8 @@ impl Bench {
         match variant {
             Variant::Unprobed => self.timed(),
             Variant::Empty(probes) => {
-                let baseline = Baseline::attach(&self.target, &sites(probes)).expect("root");
+                let baseline =
+                    Baseline::attach(&self.target, &self.object(sites(probes))).expect("root");
                 let ns = self.timed();
                 drop(baseline);
                 ns
@@ -169,12 +170,9 @@ impl Bench {
     /// Ours at `sites`; the rings have room for everything, and are emptied
     /// afterwards.
     fn ours(&mut self, sites: Vec<Site>) -> f64 {
-        let plan = Plan {
-            sites,
-            ..self.plan.clone()
-        };
+        let object = self.object(sites);
         self.tracer
-            .attach(&self.target, &plan)
+            .attach(&self.target, &[object])
             .expect("it still runs");
         let ns = self.timed();
         self.tracer.detach();
@@ -187,6 +185,15 @@ impl Bench {
             "a full ring is cheaper"
         );
         ns
+    }
+
+    /// The executable with these sites alone.
+    fn object(&self, sites: Vec<Site>) -> Object {
+        let plan = Plan {
+            sites,
+            ..self.plan.clone()
+        };
+        Object::of_executable(&self.target, plan).expect("it still runs")
     }
 
     fn timed(&mut self) -> f64 {
@@ -256,12 +263,12 @@ fn print_prices(added: &[(Variant, Vec<f64>)], rounds: usize) {
 /// Attaching to and detaching from the demo server's sites.
 fn print_attachments() {
     let demo = Demo::serve();
-    let (target, plan) = scanned(demo.pid());
+    let (target, objects) = scanned(demo.pid());
     let (mut attach, mut detach) = (Vec::new(), Vec::new());
     for _ in 0..ATTACHMENTS {
         let mut tracer = loaded(&target, 1 << 20);
         let began = Instant::now();
-        tracer.attach(&target, &plan).expect("it still runs");
+        tracer.attach(&target, &objects).expect("it still runs");
         attach.push(began.elapsed().as_secs_f64() * 1e3);
         let began = Instant::now();
         tracer.detach();
@@ -269,7 +276,7 @@ fn print_attachments() {
     }
     println!(
         "\n{} sites of the demo server, median of {ATTACHMENTS}: attach {:.0} ms, detach {:.0} ms",
-        plan.sites.len(),
+        objects[0].plan().sites.len(),
         median(&attach),
         median(&detach)
     );

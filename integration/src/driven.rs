@@ -1,21 +1,21 @@
 //! The tracer's packages, driven without the command.
 //!
-//! In: a Tokio program that runs. Out: its target, its plan, a loaded tracer.
+//! In: a Tokio program that runs. Out: its target, its object, a loaded tracer.
 //! Never: an attachment; that is the caller's.
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer};
-use dial9_bpf_probes::plan::Plan;
+use dial9_bpf_attach::{Abilities, Object, Options, Target, Tracer};
 
-/// A program as a target, and the plan of its executable.
+/// A program as a target, and its executable as the only object.
 ///
 /// # Panics
 ///
 /// When it does not run or is no Tokio program.
-pub fn scanned(pid: u32) -> (Target, Plan) {
+pub fn scanned(pid: u32) -> (Target, [Object; 1]) {
     let target = Target::open(pid).expect("it runs");
     let executable = target.read_executable().expect("it can be read");
     let plan = dial9_bpf_attach::scan(&executable, None).expect("it is a Tokio program");
-    (target, plan)
+    let object = Object::of_executable(&target, plan).expect("it still runs");
+    (target, [object])
 }
 
 /// The programs, loaded the best way that the kernel has.

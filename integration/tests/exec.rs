@@ -56,13 +56,13 @@ fn ends_with_the_life(word: &str) {
 fn before_the_hits_begin() {
     require_root();
     let mut program = TestProgram::start("reexec", Build::Plain);
-    let (target, plan) = scanned(program.pid());
+    let (target, objects) = scanned(program.pid());
     let mut tracer = loaded(&target, 1 << 20);
     assert_eq!(tracer.absent(), []);
     assert!(target.is_same());
     program.ask("exec", "ready");
     assert!(!target.is_same(), "its stack is where it was");
-    let refused = tracer.attach(&target, &plan);
+    let refused = tracer.attach(&target, &objects);
     assert!(
         matches!(refused, Err(AttachError::Executed { .. })),
         "{refused:?}"

@@ -29,7 +29,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     let mut program = TestProgram::start_with("truth", Build::Plain, |command| {
         command.arg(&counted);
     });
-    let (target, plan) = scanned(program.pid());
+    let (target, objects) = scanned(program.pid());
     let abilities = restrict(Abilities::probe(link).expect("the kernel can do it"));
     let options = Options {
         ring_bytes: RING_BYTES,
@@ -38,7 +38,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer
-        .attach(&target, &plan)
+        .attach(&target, &objects)
         .expect("it can be attached to");
     if let Some(link) = link {
         assert_eq!(tracer.link_kind(), link);

@@ -25,9 +25,9 @@ fn least_ring_bytes() -> u64 {
 }
 
 fn attached(program: &TestProgram) -> Tracer {
-    let (target, plan) = scanned(program.pid());
+    let (target, objects) = scanned(program.pid());
     let mut tracer = loaded(&target, least_ring_bytes());
-    let attached = tracer.attach(&target, &plan);
+    let attached = tracer.attach(&target, &objects);
     attached.expect("it can be attached to");
     tracer
 }

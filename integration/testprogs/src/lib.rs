@@ -5,6 +5,8 @@
 
 pub mod amount;
 pub mod count;
+pub mod host;
 pub mod quiet;
 pub mod script;
+pub mod service;
 pub mod spin;
