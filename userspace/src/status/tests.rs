@@ -68,6 +68,7 @@ fn plan(probes: &[Probe]) -> Plan {
         instruction: String::new(),
         cookie: Cookie::EMPTY,
         function: None,
+        scheduler: None,
     };
     Plan {
         sites: probes.iter().map(site).collect(),
