@@ -85,8 +85,6 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub(crate) struct Scanner {
     no_single_step: bool,
-    /// Whether anything of Tokio is to be traced.
-    wants_tokio: bool,
     /// The file with the executable's symbols, where it was named.
     debug_file: Option<PathBuf>,
     /// Whether panics' messages are seen in the library that unwinds: once is enough.
@@ -97,40 +95,36 @@ pub(crate) struct Scanner {
     /// The first objects that are not let go of when they are gone, since their links
     /// are not ours alone.
     kept: usize,
-    /// Whether a file was on its way at the last look.
-    is_pending: bool,
+    /// Files that were on their way at the last look.
+    pending: usize,
     /// Files looked at, where they are, and their objects' numbers.
     seen: HashMap<FileKey, (u64, Option<u8>)>,
 }
 
 impl Scanner {
     /// One that has looked at nothing.
-    pub(crate) fn new(
-        no_single_step: bool,
-        wants_tokio: bool,
-        debug_file: Option<PathBuf>,
-    ) -> Self {
+    pub(crate) fn new(no_single_step: bool, debug_file: Option<PathBuf>) -> Self {
         Self {
             no_single_step,
-            wants_tokio,
             debug_file,
             has_messages: false,
             executable_shares: false,
             next: 0,
             kept: 0,
-            is_pending: false,
+            pending: 0,
             seen: HashMap::new(),
         }
     }
 
-    /// Everything that the target has mapped.
+    /// Everything that the target has mapped; the executable alone, without a site, where
+    /// nothing of Tokio is wanted.
     ///
     /// # Errors
     /// When there is nothing to trace in it, or it cannot be looked at.
-    pub(crate) fn all(&mut self, target: &Target) -> anyhow::Result<Objects> {
+    pub(crate) fn all(&mut self, target: &Target, wants_tokio: bool) -> anyhow::Result<Objects> {
         let executable = target.read_executable()?;
         let build_id = build_id_of(&executable);
-        if !self.wants_tokio {
+        if !wants_tokio {
             let plan = dial9_bpf_probes::scan(&executable).map(Plan::without_sites);
             return Ok(Objects {
                 traced: vec![Object::of_executable(target, plan.unwrap_or_default())?],
@@ -195,7 +189,7 @@ impl Scanner {
 
     /// Whether a file was on its way in or out at the last look.
     pub(crate) fn is_pending(&self) -> bool {
-        self.is_pending
+        self.pending > 0
     }
 
     /// What has changed since this was last asked.
@@ -205,7 +199,7 @@ impl Scanner {
     pub(crate) fn changes(&mut self, target: &Target) -> Result<Vec<Change>, AttachError> {
         let files = Mapped::all(target.pid())?;
         let mut changes = Vec::new();
-        self.is_pending = false;
+        self.pending = 0;
         let kept = self.kept;
         self.seen.retain(|key, (start, number)| {
             let is_there = |file: &Mapped| file.key() == key && file.start() == *start;
@@ -232,7 +226,7 @@ impl Scanner {
             Ok(Some(object)) => Ok(Some(object)),
             // It is on its way in or out: the next look tells.
             Err(error) if is_unmapped(&error) => {
-                self.is_pending = true;
+                self.pending += 1;
                 return None;
             }
             Err(error) => Err(format!("{error:#}")),

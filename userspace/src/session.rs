@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
 fn sum_up(
     (target, cost): (&Target, Option<Cost>),
     (end, window): (End, Duration),
-    (recorded, (forked, objects)): (Recorded, (Option<String>, Vec<(&'static str, String)>)),
+    (recorded, (forked, objects)): (Recorded, (Option<String>, Vec<summary::Row>)),
     until: Until,
 ) -> anyhow::Result<u8> {
     let Recorded {

@@ -18,6 +18,9 @@ use crate::{
     status::{Snapshot, float, percent_of},
 };
 
+/// A name and what there is of it.
+pub(crate) type Row = (&'static str, String);
+
 /// The end of a recording.
 #[derive(Debug)]
 pub(crate) struct Summary<'a> {

@@ -107,8 +107,8 @@ pub(crate) fn record(
         dial9_bpf_attach::keep::check(abilities)?;
     }
     let target = Arc::new(Target::open(pid)?);
-    let mut scanner = scanner_of(args);
-    let objects = scanner.all(&target)?;
+    let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
+    let objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let prices = Prices::measure(abilities).ok();
     let options = Options {
         ring_bytes: args.ring_bytes,
@@ -166,14 +166,6 @@ pub(crate) fn record(
     session.run(&mut tracer, stop, args.duration)
 }
 
-fn scanner_of(args: &RecordArgs) -> Scanner {
-    Scanner::new(
-        args.no_single_step,
-        args.wants(Signal::Tokio),
-        args.debug_file.clone(),
-    )
-}
-
 /// What is done about forks.
 pub(crate) fn care_of(args: &RecordArgs) -> Care {
     args.follow_forks
@@ -225,7 +217,8 @@ fn cost_of(prices: Prices, objects: &Objects) -> Cost {
 fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
     check_budget(args.ring_bytes)?;
     let target = Target::open(pid)?;
-    let objects = scanner_of(args).all(&target)?;
+    let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
+    let objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let prices = Abilities::probe(None)
         .and_then(Prices::measure)
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
