@@ -16,7 +16,6 @@ use std::{
 
 use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::TracepointBaseline};
 use dial9_bpf_integration::{Build, TestProgram, require_root};
-use dial9_bpf_probes::plan::Plan;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Rounds when none are asked for.
@@ -105,7 +104,7 @@ fn with_ours(pid: u32) -> f64 {
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());
     tracer
-        .attach(&target, &Plan::default())
+        .attach(&target, &[])
         .expect("there is nothing to refuse");
     let cost = switch_ns();
     let losses = tracer.losses().expect("they can be read");

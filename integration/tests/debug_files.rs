@@ -61,11 +61,11 @@ fn objcopy(options: &[&str], files: &[&Path]) {
 
 /// What is found of a program by itself, and with its debug file.
 fn plans(program: &TestProgram) -> (Plan, Option<Plan>) {
-    let (target, alone) = scanned(program.pid());
+    let (target, [alone]) = scanned(program.pid());
     let parts = target.read_executable().expect("readable");
     let debug_file = DebugFile::find(&target, &parts);
     let plan = debug_file.map(|file| scan(&parts, Some(&file)).expect("it is Tokio's"));
-    (alone, plan)
+    (alone.plan().clone(), plan)
 }
 
 #[test]

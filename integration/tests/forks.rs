@@ -57,9 +57,9 @@ fn folder_of(dir: &Path, pid: u32) -> PathBuf {
 
 /// Bytes at the sites in a process that is a copy of another.
 fn traps(target: u32, pid: u32) -> usize {
-    let (target, plan) = scanned(target);
+    let (target, [object]) = scanned(target);
     let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("it runs");
-    let sites = plan.sites.iter().filter(|site| {
+    let sites = object.plan().sites.iter().filter(|site| {
         let at = target.code_address(site.file_offset).expect("it is mapped");
         let mut byte = [0];
         memory.read_exact_at(&mut byte, at).expect("it is mapped");

@@ -136,7 +136,7 @@ impl Scanner {
             Some(path) => Some(DebugFile::at(path, &executable)?),
             None => DebugFile::find(target, &executable),
         };
-        let own = self.plan_of(target, &executable, debug_file);
+        let own = self.plan_of(target, &executable, debug_file.as_ref());
         self.executable_shares = own.is_ok() && shares_tokio(&executable);
         drop(executable);
         let mut objects = Objects {
@@ -272,7 +272,7 @@ impl Scanner {
         let plan = match DebugFile::find(target, &parts) {
             Some(found) => {
                 self.has_messages = had_messages;
-                self.plan_of(target, &parts, Some(found))?
+                self.plan_of(target, &parts, Some(&found))?
             }
             None => plan,
         };
@@ -284,12 +284,12 @@ impl Scanner {
         &mut self,
         target: &Target,
         parts: &FileParts,
-        debug_file: Option<DebugFile>,
+        debug_file: Option<&DebugFile>,
     ) -> anyhow::Result<Plan> {
-        if let Some(file) = &debug_file {
+        if let Some(file) = debug_file {
             stderr::say(format_args!("debug file: {}", file.path().display()));
         }
-        let mut plan = with_polls(dial9_bpf_attach::scan(parts, debug_file.as_ref())?)?;
+        let mut plan = with_polls(dial9_bpf_attach::scan(parts, debug_file)?)?;
         if !self.has_messages {
             add_unwinder(&mut plan, target.read_unwinder().as_deref());
         }

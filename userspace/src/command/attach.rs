@@ -39,7 +39,7 @@ use crate::{
     exit,
     flight::{self, Flight, Settings},
     forks::{Care, Forks},
-    identity,
+    identity::{self, UNTYPED},
     keep::{self, Start},
     late::Late,
     objects::{Objects, Scanner, Unusable},

@@ -72,11 +72,7 @@ fn plan(probes: &[Probe]) -> Plan {
     };
     Plan {
         sites: probes.iter().map(site).collect(),
-        vtables: Vec::new(),
-        misses: Vec::new(),
-        tokio_version: None,
-        build_id: None,
-        has_symbols: false,
+        ..Plan::default()
     }
 }
 

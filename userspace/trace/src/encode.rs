@@ -5,25 +5,25 @@
 //! be cut between any two. Never: an allocation for an event; a batch's first
 //! use of a schema or a name costs a few.
 
-use std::io::Write as _;
-
 use dial9_trace_format::InternedString;
 use dial9_trace_format::encoder::Encoder as WireEncoder;
 
 use crate::clock::Anchor;
 use crate::event::{
-    Absence, BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, Ended, Event, EvictionEvent,
-    GapEvent, LossEvent, Off, OffCpuEvent, PanicEvent, PanicPlace, Panicked, ParkEvent,
-    PollEndEvent, PollStartEvent, ProcessResourceUsageEvent, ResourceUsage, RuntimeMetrics,
-    RuntimeMetricsEvent, SegmentMetadataEvent, TargetEnd, TargetEndEvent, TaskSpawnEvent,
-    TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, Waker, WorkerParkEvent, WorkerUnparkEvent,
-    signal_name,
+    Absence, Ended, Event, Off, PanicPlace, Panicked, ParkEvent, TargetEnd, Waker, signal_name,
 };
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
-use crate::metadata::RUNTIME;
 use crate::segment::Evicted;
 use crate::texts::TextId;
+use crate::wire::{
+    BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
+    OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, SegmentMetadataEvent, TargetEndEvent,
+    TaskSpawnEvent, TaskTerminateEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent,
+    WorkerUnparkEvent,
+};
+
+mod samples;
 
 /// Largest batch, bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -338,55 +338,6 @@ impl Encoder {
             wait_ns,
             waker_tid,
             woken_by_interrupt: woken_by.map(|waker| waker == Waker::Interrupt),
-        });
-    }
-
-    fn runtime_metrics(&mut self, sample: &RuntimeMetrics) {
-        let RuntimeMetrics {
-            ts_ns,
-            number,
-            global_queue,
-            alive_tasks,
-        } = *sample;
-        // A prefix and a number of up to 20 digits.
-        let mut name = [0; 32];
-        let mut rest = &mut name[..];
-        write!(rest, "{RUNTIME}-{number}").expect("it has room");
-        let left = rest.len();
-        let name = std::str::from_utf8(&name[..name.len() - left]).expect("ASCII");
-        let runtime_name = self.wire.intern_string_infallible(name);
-        self.wire.write_infallible(&RuntimeMetricsEvent {
-            ts_ns,
-            runtime_name,
-            global_queue_depth: global_queue,
-            alive_tasks,
-        });
-    }
-
-    fn usage(&mut self, usage: &ResourceUsage) {
-        let ResourceUsage {
-            ts_ns,
-            user_cpu_ns,
-            system_cpu_ns,
-            max_rss_bytes,
-            minor_faults,
-            major_faults,
-            block_input_ops,
-            block_output_ops,
-            voluntary_context_switches,
-            involuntary_context_switches,
-        } = *usage;
-        self.wire.write_infallible(&ProcessResourceUsageEvent {
-            ts_ns,
-            user_cpu_ns,
-            system_cpu_ns,
-            max_rss_bytes,
-            minor_faults,
-            major_faults,
-            block_input_ops,
-            block_output_ops,
-            voluntary_context_switches,
-            involuntary_context_switches,
         });
     }
 

@@ -12,12 +12,12 @@
 //! thread's worker loop, which is a closure of the blocking pool, has ended.
 
 use dial9_bpf_abi::record::{
-    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, Park, PollEnd, PollStart,
+    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, PollEnd, PollStart,
     RecordHeader, Spawn, TaskRecord, Terminate,
 };
 
 use crate::decode::Record;
-use crate::event::{Event, NO_WORKER, ParkEvent, Sample, TargetEnd};
+use crate::event::{Event, NO_WORKER, Sample, TargetEnd};
 use crate::location::{LocationId, Locations, ObjectTypes};
 use crate::metadata::Runtime;
 use crate::object::{self, unique};
@@ -35,6 +35,7 @@ mod block_on;
 mod lane;
 mod life;
 mod off_cpu;
+mod park;
 mod watch;
 
 /// Largest worker id that a wake can name.
@@ -427,39 +428,6 @@ impl Interpreter {
             ts_ns: header.ts_ns,
             task_id,
         });
-    }
-
-    fn park(&mut self, park: &Park, side: ParkSide, out: &mut impl FnMut(&Event, &Locations)) {
-        let Park { header, cpu_ns } = *park;
-        let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        let thread = self.threads.enter(header.tid);
-        if !arrive(thread, header.ts_ns, out) {
-            return;
-        }
-        thread.mark_worker_loops();
-        thread.cpu_ns = thread.cpu_ns.max(cpu_ns);
-        // Within a poll it is a runtime's that the poll blocks on.
-        let worker = thread.worker_at(thread.depth, &mut self.workers);
-        if !self.workers.turn(worker, side) {
-            out.stats.dropped_unpaired += 1;
-            return;
-        }
-        let waited_ns = thread.parked_wait_ns.take();
-        if side == ParkSide::Park && self.tells_waits {
-            thread.parked_wait_ns = Some(0);
-        }
-        let event = ParkEvent {
-            ts_ns: header.ts_ns,
-            worker,
-            cpu_ns: thread.cpu_ns,
-            tid: header.tid,
-            wait_ns: waited_ns.filter(|_| side == ParkSide::Unpark),
-        };
-        let event = match side {
-            ParkSide::Park => Event::Park(event),
-            ParkSide::Unpark => Event::Unpark(event),
-        };
-        out.event(&event);
     }
 
     fn gap(&mut self, gap: &Gap, out: &mut impl FnMut(&Event, &Locations)) {

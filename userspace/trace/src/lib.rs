@@ -39,3 +39,4 @@ pub mod stats;
 mod tasks;
 pub mod texts;
 mod threads;
+mod wire;

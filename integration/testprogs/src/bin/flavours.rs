@@ -84,7 +84,9 @@ fn main() {
             count::spawn("main", pool()).await.expect("it ends");
         });
     });
-    thread::spawn(move || threads(&handle)).join().expect("it ends");
+    thread::spawn(move || threads(&handle))
+        .join()
+        .expect("it ends");
     let runs = RUNS.lock().expect("no panic under this lock").concat();
     fs::write(path.with_extension("runs"), runs).expect("the file can be written");
     count::conclude(&path, "done");

@@ -155,9 +155,7 @@ impl Server {
     fn work(&mut self) -> io::Result<String> {
         self.runtime()?.block_on(async {
             let (send, mut items) = mpsc::channel(4);
-            let sink = count::spawn("sink", async move {
-                while items.recv().await.is_some() {}
-            });
+            let sink = count::spawn("sink", async move { while items.recv().await.is_some() {} });
             let source = count::spawn("source", async move {
                 for item in 0..ITEMS {
                     send.send(item).await.expect("the sink is there");

@@ -1,7 +1,7 @@
-use dial9_bpf_abi::record::{FLAG_BLOCKING, RecordKind};
+use dial9_bpf_abi::record::{FLAG_BLOCKING, Park, RecordKind};
 
 use super::*;
-use crate::event::{Absence, RuntimeMetrics};
+use crate::event::{Absence, ParkEvent, RuntimeMetrics};
 use crate::location::TaskType;
 
 mod block_on;

@@ -22,6 +22,7 @@ fn terminate(tid: u32, ts: u64, task_id: u64, owner: u64) -> Record {
         header: header(RecordKind::TERMINATE, tid, ts),
         task_id,
         owner,
+        scheduler: 0,
     })
 }
 
