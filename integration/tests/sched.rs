@@ -188,3 +188,33 @@ fn tokio_alone() {
     assert_eq!(facts.count("OffCpuEvent"), 0);
     assert_eq!(facts.metadata.get("sched.wait_sample_rate"), None);
 }
+
+/// Ten samples a second of the process, and what its threads are called.
+#[test]
+fn the_process_as_a_whole() {
+    let output = output_dir();
+    let (_, facts) = recorded("res", output.path());
+    facts.expect_lossless();
+    assert_eq!(
+        (facts.count("PollStartEvent"), facts.count("OffCpuEvent")),
+        (0, 0)
+    );
+    let seconds = (facts.last_ns - facts.first_ns) / 1_000_000_000;
+    let samples = facts.count("ProcessResourceUsageEvent");
+    assert!(
+        samples > 5 && samples <= 10 * (seconds + 1) + 1,
+        "{samples} in {seconds} s"
+    );
+    let threads: Vec<_> = facts
+        .metadata
+        .iter()
+        .filter(|(key, _)| key.starts_with("thread."))
+        .map(|(_, name)| name.as_str())
+        .collect();
+    assert!(
+        threads.contains(&"away") && threads.contains(&"tokio-rt-worker"),
+        "{threads:?}"
+    );
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("it is there");
+    assert_eq!(facts.metadata["kernel.release"], kernel.trim());
+}

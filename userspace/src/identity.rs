@@ -4,7 +4,7 @@
 //! a value that is not known.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     os::unix::fs::MetadataExt as _,
     path::Path,
@@ -21,6 +21,7 @@ use dial9_bpf_trace::{
 use crate::{
     args::Signal,
     objects::{self, Objects},
+    parallelism,
 };
 
 /// What is missing where task types have no names.
@@ -87,7 +88,7 @@ pub(crate) fn metadata(
         host: host(),
         boot_id: identity.boot_id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        available_parallelism: target.allowed_cpus().map(|cpus| cpus as usize),
+        available_parallelism: parallelism::available(target),
         tokio_version: first.and_then(|plan| plan.tokio_version.clone()),
         target: TargetMetadata {
             pid: target.pid(),
@@ -100,7 +101,24 @@ pub(crate) fn metadata(
         absent,
         forked: 0,
         objects: self::objects(traced),
+        machine: machine(),
+        threads: BTreeMap::new(),
     }
+}
+
+/// The machine and its kernel.
+fn machine() -> Vec<(&'static str, String)> {
+    let uname = rustix::system::uname();
+    let [architecture, release, version] =
+        [uname.machine(), uname.release(), uname.version()].map(|text| text.to_string_lossy());
+    let info = rustix::system::sysinfo();
+    let memory = u64::from(info.mem_unit) * info.totalram;
+    vec![
+        ("machine.architecture", architecture.into_owned()),
+        ("machine.memory_bytes", memory.to_string()),
+        ("kernel.release", release.into_owned()),
+        ("kernel.version", version.into_owned()),
+    ]
 }
 
 /// The plan's vtables as the interpreter knows them, in the plan's order.

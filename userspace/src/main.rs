@@ -18,6 +18,7 @@ mod launch;
 mod objects;
 mod outbox;
 mod output;
+mod parallelism;
 mod plan_report;
 mod recording;
 mod sampler;

@@ -71,8 +71,12 @@ impl Sampler {
         }
     }
 
-    /// Tells the line what is missing of them, as far as that is known.
+    /// Tells the line what is missing of them, as far as that is known, and what threads
+    /// are called.
     pub(crate) fn tell(&self, line: &mut Line) {
+        if let Some(meter) = &self.meter {
+            line.note_threads(meter.names());
+        }
         match self.runtimes.absent() {
             Some(reason) => line.note_absent(&[(RUNTIME_METRICS, reason.to_owned())]),
             None => line.note_present(RUNTIME_METRICS),

@@ -1,9 +1,9 @@
 //! What the target as a whole has used: CPU, memory, faults, I/O, switches.
 //!
-//! In: a pid. Out: the counters of `getrusage(2)`, since the process began. Never: a
-//! figure that falls.
+//! In: a pid. Out: the counters of `getrusage(2)`, since the process began; its threads'
+//! names. Never: a figure that falls; a look at each thread more often than once a second.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use dial9_bpf_trace::event::ResourceUsage;
 use nix::{
@@ -21,6 +21,10 @@ const USER: i32 = 1;
 /// The kernel counts blocks of this size, bytes (`task_io_get_inblock`,
 /// `include/linux/task_io_accounting_ops.h`).
 const BLOCK_BYTES: u64 = 512;
+/// Time between two looks at each thread, ns.
+const THREADS_INTERVAL_NS: u64 = 1_000_000_000;
+/// Threads whose names are kept.
+const MAX_NAMES: usize = 1 << 10;
 
 /// Reads one process.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(crate) struct Meter {
     clock: ClockId,
     /// Voluntary and involuntary switches of each thread, also of those that are gone.
     switches: HashMap<i32, [u64; 2]>,
+    names: BTreeMap<u32, String>,
+    threads_due_ns: u64,
     last: ResourceUsage,
 }
 
@@ -45,6 +51,8 @@ impl Meter {
             process: Process::new(pid)?,
             clock,
             switches: HashMap::new(),
+            names: BTreeMap::new(),
+            threads_due_ns: 0,
             last: ResourceUsage::default(),
         };
         meter.read(0)?;
@@ -60,7 +68,11 @@ impl Meter {
         let io = self.process.io()?;
         let status = self.process.status()?;
         let [user_cpu_ns, system_cpu_ns] = self.cpu_ns()?;
-        let [voluntary, involuntary] = self.switches()?;
+        if ts_ns >= self.threads_due_ns {
+            self.threads_due_ns = ts_ns + THREADS_INTERVAL_NS;
+            self.look_at_threads()?;
+        }
+        let [voluntary, involuntary] = self.switches();
         let last = &self.last;
         self.last = ResourceUsage {
             ts_ns,
@@ -104,9 +116,12 @@ impl Meter {
         Ok([user, all.saturating_sub(user)])
     }
 
-    /// The kernel tells them by thread: those of threads that have ended are what was
-    /// last seen of them.
-    fn switches(&mut self) -> ProcResult<[u64; 2]> {
+    /// Names of the threads so far, also of those that are gone.
+    pub(crate) fn names(&self) -> &BTreeMap<u32, String> {
+        &self.names
+    }
+
+    fn look_at_threads(&mut self) -> ProcResult<()> {
         for thread in self.process.tasks()?.flatten() {
             let Ok(status) = thread.status() else {
                 continue;
@@ -117,9 +132,19 @@ impl Meter {
             ];
             self.switches
                 .insert(thread.tid, counts.map(Option::unwrap_or_default));
+            let tid = thread.tid.unsigned_abs();
+            if self.names.len() < MAX_NAMES || self.names.contains_key(&tid) {
+                self.names.insert(tid, status.name);
+            }
         }
+        Ok(())
+    }
+
+    /// The kernel tells them by thread: those of threads that have ended are what was
+    /// last seen of them.
+    fn switches(&self) -> [u64; 2] {
         let sum = |kind: usize| self.switches.values().map(|counts| counts[kind]).sum();
-        Ok([sum(0), sum(1)])
+        [sum(0), sum(1)]
     }
 }
 
@@ -151,7 +176,7 @@ mod tests {
         while !is_asleep() {
             thread::sleep(Duration::from_millis(10));
         }
-        let told = meter.read(7).expect("it lives");
+        let told = meter.read(2_000_000_000).expect("it lives");
         drop(child.stdin.take());
         child.wait().expect("it is ours");
         let cpu_ns = told.user_cpu_ns + told.system_cpu_ns;
@@ -161,8 +186,9 @@ mod tests {
             "{told:?}"
         );
         assert!(told.voluntary_context_switches > 0, "{told:?}");
-        assert_eq!(told.ts_ns, 7);
-        assert!(meter.read(8).is_err(), "it is gone");
+        assert_eq!(told.ts_ns, 2_000_000_000);
+        assert_eq!(meter.names()[&child.id()], "sh");
+        assert!(meter.read(2_000_000_001).is_err(), "it is gone");
     }
 
     /// The same clocks as `getrusage`, within what passes between the two.

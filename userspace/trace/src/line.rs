@@ -27,7 +27,7 @@
 //!   segment begins with an `UnwrittenEvent`, and polls that were open meanwhile
 //!   have no end.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 
@@ -262,6 +262,11 @@ impl Line {
     /// says it.
     pub fn set_objects(&mut self, objects: Vec<Object>) {
         self.output.set_objects(objects);
+    }
+
+    /// Takes note of what threads are called: the segment's end says it.
+    pub fn note_threads(&mut self, names: &BTreeMap<u32, String>) {
+        self.output.note_threads(names);
     }
 
     /// Takes note of an eviction: the next segment that ends tells it.

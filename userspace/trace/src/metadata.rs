@@ -5,6 +5,8 @@
 //! that is not known (its key is absent), `tokio.unstable`, which readers take
 //! for a diagnosis.
 
+use std::collections::BTreeMap;
+
 use crate::object;
 
 /// What counters of runtimes are called where they are absent.
@@ -39,6 +41,10 @@ pub struct Metadata {
     /// Processes so far that come from forks of the target and have executed no
     /// program; 0 also where that is not known.
     pub forked: u64,
+    /// Names of the target's threads, by tid, as far as they are known.
+    pub threads: BTreeMap<u32, String>,
+    /// The machine and its kernel: names of facts, and these.
+    pub machine: Vec<(&'static str, String)>,
     /// Files of the target with a Tokio of their own, by number; told where it is not
     /// the executable alone.
     pub objects: Vec<Object>,
@@ -161,10 +167,15 @@ impl Metadata {
             absent,
             forked,
             objects,
+            machine,
+            threads: _,
         } = self;
         entries.put_known("service", service.as_ref());
         entries.put_known("instance", instance.as_ref());
         entries.put_known("host", host.as_ref());
+        for (fact, value) in machine {
+            entries.put(fact, value);
+        }
         entries.put("boot_id", boot_id);
         entries.put("dial9.dial9-bpf.version", version);
         entries.put_known(
@@ -231,6 +242,9 @@ impl Metadata {
             .collect();
         if !threads.is_empty() {
             entries.put("dial9-bpf.worker_threads", &threads.join(","));
+        }
+        for (tid, name) in &self.threads {
+            entries.put(&format!("thread.{tid}"), name);
         }
         entries.put("segment.complete", &is_complete);
         entries.put_known("dial9-bpf.dump", dump);

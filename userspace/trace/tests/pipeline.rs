@@ -35,6 +35,8 @@ fn metadata() -> Metadata {
             build_id: None,
         },
         forked: 0,
+        machine: Vec::new(),
+        threads: std::collections::BTreeMap::new(),
         tells_waits: false,
         signals: Vec::new(),
         absent: vec![("spawn".into(), "not in this binary".into())],

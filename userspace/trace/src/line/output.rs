@@ -4,6 +4,7 @@
 //! that ends the recording: without a file the events are counted until there
 //! is one again, and the next segment begins by telling how many and why.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -226,6 +227,13 @@ impl Output {
     /// Something that is not missing after all.
     pub(super) fn note_present(&mut self, name: &str) {
         self.metadata.absent.retain(|(known, _)| known != name);
+    }
+
+    /// What threads are called, all of them.
+    pub(super) fn note_threads(&mut self, names: &BTreeMap<u32, String>) {
+        if *names != self.metadata.threads {
+            self.metadata.threads.clone_from(names);
+        }
     }
 
     /// The target's objects, all of them, by number.

@@ -215,7 +215,7 @@ pub(super) const USAGE: Meaning = (
         ),
         (
             "voluntary_context_switches",
-            "switches of threads that waited; of threads that have ended, up to a tenth of a second before, and none of those that ended before the recording",
+            "switches of threads that waited; read once a second: of threads that have ended, up to a second before, and none of those that ended before the recording",
         ),
         (
             "involuntary_context_switches",
