@@ -95,7 +95,7 @@ fn main() {
 /// What the pool's threads and the worker do.
 async fn pool() {
     // The thread of the worker's loop, which began before, goes to the pool.
-    block_in_place(|| thread::sleep(SHORT));
+    block_in_place(wait_for_another);
     let barrier = Arc::new(Barrier::new(AT_ONCE));
     let closures: Vec<_> = (0..AT_ONCE).map(|_| waking(&barrier)).collect();
     for (woken, closure) in closures {
@@ -107,7 +107,22 @@ async fn pool() {
         host.await.expect("it ends");
     }
     // A runtime of one thread inside a poll.
-    block_in_place(|| blocked_on(|| single().block_on(talk())));
+    block_in_place(|| {
+        wait_for_another();
+        blocked_on(|| single().block_on(talk()));
+    });
+}
+
+/// Returns once another thread is the worker: one that comes too late for that would be
+/// a closure that does nothing.
+fn wait_for_another() {
+    let (tell, told) = mpsc::channel();
+    let task = count::spawn(
+        "over",
+        async move { tell.send(()).expect("it is waited for") },
+    );
+    told.recv().expect("it runs");
+    drop(task);
 }
 
 /// A closure that wakes a task, at a time with others.
