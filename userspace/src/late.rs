@@ -68,21 +68,23 @@ struct Watch {
 }
 
 impl Late {
-    /// Looks for what comes and goes from now on; `traced` is there already. Without
-    /// [`LateLinks`] nothing that comes can be traced.
+    /// Looks for nothing; `traced` is all that is traced.
+    pub(crate) fn none(traced: &[Object]) -> Self {
+        let told = identity::objects(traced);
+        Self { told, watch: None }
+    }
+
+    /// Looks for what comes and goes from now on; `traced` is there already.
     ///
     /// # Errors
     /// The system's, when it has no thread left.
     pub(crate) fn start(
         target: &Arc<Target>,
         scanner: Scanner,
-        links: Option<LateLinks>,
+        links: LateLinks,
         traced: &[Object],
     ) -> io::Result<Self> {
         let told = identity::objects(traced);
-        let Some(links) = links else {
-            return Ok(Self { told, watch: None });
-        };
         let (orders, ordered) = mpsc::channel();
         let (tell, news) = mpsc::channel();
         let thread = Thread {

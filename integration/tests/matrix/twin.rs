@@ -47,7 +47,12 @@ fn sites(elf: &[u8]) -> BTreeSet<(u64, Probe)> {
 }
 
 fn of_plan(plan: &Plan) -> BTreeSet<(u64, Probe)> {
-    let by_symbol = |site: &Site| matches!(site.probe, Probe::Spawn | Probe::Panic);
+    let by_symbol = |site: &Site| {
+        matches!(
+            site.probe,
+            Probe::Spawn | Probe::Panic | Probe::BlockOn | Probe::BlockOnEnd
+        )
+    };
     let sites = plan.sites.iter().filter(|site| !by_symbol(site));
     sites.map(|site| (site.address, site.probe)).collect()
 }

@@ -55,6 +55,8 @@ use crate::{
 
 /// What is missing where the counters of the process cannot be read.
 const RESOURCES: &str = "process-resources";
+/// What is missing where objects that come later cannot be traced.
+const LATER_OBJECTS: &str = "later-objects";
 /// Longer than any recording: 200 years.
 const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 
@@ -158,7 +160,7 @@ pub(crate) fn record(
         (&target, &tracer),
         scanner,
         (&objects, &mut recording),
-    )?;
+    );
     let cost = prices.map(|prices| cost_of(prices, &objects));
     let beside = (Forks::new(care), late);
     let session = Session::new(&target, (recording, beside), cost, (began, until));
@@ -184,25 +186,38 @@ fn meter_of(args: &RecordArgs, target: &Target, recording: &mut Recording) -> Op
     Meter::of(target.pid()).map_err(refused).ok()
 }
 
-/// The watch for what the target loads from now on.
+/// The watch for what the target loads from now on; where there can be none, the
+/// recording goes on without.
 fn late_of(
     args: &RecordArgs,
     (target, tracer): (&Arc<Target>, &Tracer),
     mut scanner: Scanner,
     (objects, recording): (&Objects, &mut Recording),
-) -> anyhow::Result<Late> {
+) -> Late {
     if !args.wants(Signal::Tokio) {
-        return Ok(Late::start(target, scanner, None, &objects.traced)?);
+        return Late::none(&objects.traced);
     }
     if tracer.is_kept() {
         scanner.keep();
     }
-    let links = tracer.late_links(target)?;
-    if links.is_none() {
-        let reason = "the rings were taken over, so that what the target loads later is not traced";
-        recording.note_absent(&[("later-objects", reason.to_owned())]);
-    }
-    Ok(Late::start(target, scanner, links, &objects.traced)?)
+    let started = match tracer.late_links(target) {
+        Ok(Some(links)) => {
+            Late::start(target, scanner, links, &objects.traced).map_err(|error| error.to_string())
+        }
+        Ok(None) => {
+            let reason =
+                "the rings were taken over, so that what the target loads later is not traced";
+            recording.note_absent(&[(LATER_OBJECTS, reason.to_owned())]);
+            return Late::none(&objects.traced);
+        }
+        Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+    };
+    started.unwrap_or_else(|reason| {
+        let reason = format!("what the target loads later is not traced: {reason}");
+        stderr::say(format_args!("missing: {LATER_OBJECTS}: {reason}"));
+        recording.note_absent(&[(LATER_OBJECTS, reason)]);
+        Late::none(&objects.traced)
+    })
 }
 
 fn cost_of(prices: Prices, objects: &Objects) -> Cost {
