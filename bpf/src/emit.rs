@@ -20,7 +20,7 @@ pub struct Hit {
     pub kind: RecordKind,
     /// The CPU.
     pub cpu: u32,
-    /// The thread.
+    /// The thread; 0 for none, which has no gaps.
     pub tid: u32,
 }
 
@@ -45,7 +45,7 @@ impl Hit {
         let Some(ring) = RINGS.get(self.cpu) else {
             return self.lose(LossCause::NoRing);
         };
-        if has_lost() && !self.tell_gap(ring) {
+        if self.tid != 0 && has_lost() && !self.tell_gap(ring) {
             return self.lose(LossCause::RingFull);
         }
         let Some(mut entry) = ring.reserve_untyped::<R>(0) else {
@@ -72,6 +72,9 @@ impl Hit {
             unsafe {
                 atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(count, 1);
             }
+        }
+        if self.tid == 0 {
+            return;
         }
         note_lost();
         let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(self.tid)) else {

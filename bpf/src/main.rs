@@ -20,9 +20,11 @@ mod filter;
 mod fork;
 mod known;
 mod life;
+mod listen;
 mod maps;
 mod panic;
 mod sched;
+mod sock;
 mod task;
 mod worker;
 

@@ -1,4 +1,4 @@
-//! Every map and every global that the loader sets.
+//! Every map, and the globals that the loader sets but those of `sock`.
 
 use aya_ebpf::{
     btf_maps::{ArrayOfMaps, RingBuf},
@@ -8,6 +8,7 @@ use aya_ebpf::{
 use dial9_bpf_abi::{
     fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
+    listener::{Listener, ListenerKey, MAX_LISTENERS, PORTS},
     loss::COUNTERS,
     thread::{Away, LostHits, OnCpu, SLOTS},
 };
@@ -52,6 +53,19 @@ pub static FORKED: HashMap<u32, u64> = HashMap::with_max_entries(MAX_FORKED, 0);
 /// Forks, by `fork::ForkCount`.
 #[map]
 pub static FORKS: Array<u64> = Array::with_max_entries(FORK_COUNTS, 0);
+
+/// The target's listening sockets.
+#[map]
+pub static LISTENERS: HashMap<ListenerKey, Listener> = HashMap::with_max_entries(MAX_LISTENERS, 0);
+
+/// Their keys, by the addresses of their `struct sock`.
+#[map]
+pub static KEYS: HashMap<u64, ListenerKey> = HashMap::with_max_entries(MAX_LISTENERS, 0);
+
+/// How many listeners there have been at a port, at `listener::port_index`: never less
+/// than the number of indexes that are in use.
+#[map]
+pub static LISTENED: Array<u64> = Array::with_max_entries(PORTS, 0);
 
 /// The process whose hits count, or `NO_TARGET`; alone in `.data`, where the
 /// loader sets it, so that all programs begin and end at one moment. They also
@@ -120,7 +134,7 @@ static INFO_ADDRESS: u32 = 0;
 /// Reads a global that the loader may have set: the compiler must not fold it,
 /// the verifier (frozen `.rodata`) does.
 #[inline(always)]
-fn global(value: &'static u32) -> u32 {
+pub fn global(value: &'static u32) -> u32 {
     // SAFETY: a reference is valid to read.
     unsafe { core::ptr::read_volatile(value) }
 }

@@ -100,6 +100,7 @@ fn with_ours(pid: u32) -> f64 {
         ring_bytes: RING_BYTES,
         abilities: Abilities::probe(None).expect("the kernel can do it"),
         sched: true,
+        net: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());

@@ -29,6 +29,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
         ring_bytes,
         abilities,
         sched: false,
+        net: false,
     };
     Tracer::load(target, options).expect("the programs load")
 }

@@ -44,6 +44,8 @@ pub struct Facts {
     pub panics: Vec<PanicFacts>,
     /// Threads off their CPUs.
     pub away: Vec<AwayFacts>,
+    /// Queues of listeners, in the order of the trace.
+    pub queues: Vec<QueueFacts>,
     /// The target's end.
     pub end: Option<EndFacts>,
     /// Time of the first event, ns.
@@ -182,6 +184,43 @@ impl AwayFacts {
     }
 }
 
+/// A listener's queue at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueFacts {
+    /// When, ns.
+    pub at_ns: u64,
+    /// The listener's inode.
+    pub inode: u64,
+    /// `ADDRESS PORT`.
+    pub address: String,
+    /// Connections that wait.
+    pub pending: u64,
+    /// How many may.
+    pub limit: u64,
+    /// Connections queued so far.
+    pub arrivals: u64,
+    /// What it has dropped so far.
+    pub drops: u64,
+    /// Why it was read.
+    pub why: String,
+}
+
+impl QueueFacts {
+    fn of(event: &RawEvent<'_, '_>) -> Self {
+        let port = number(event, "local_port");
+        Self {
+            at_ns: event.timestamp_ns,
+            inode: number(event, "socket_inode"),
+            address: format!("{} {port}", text(event, "local_addr")),
+            pending: number(event, "pending_connections"),
+            limit: number(event, "backlog_limit"),
+            arrivals: number(event, "arrivals"),
+            drops: number(event, "drops"),
+            why: text(event, "why"),
+        }
+    }
+}
+
 /// How the target ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndFacts {
@@ -301,6 +340,7 @@ impl Facts {
                 alive_tasks: number(event, "alive_tasks"),
             }),
             "PanicEvent" => self.panics.push(PanicFacts::of(event)),
+            "TcpAcceptQueueEvent" => self.queues.push(QueueFacts::of(event)),
             "OffCpuEvent" => self.away.push(AwayFacts::of(event)),
             "TargetEndEvent" => {
                 let end = EndFacts::of(event);

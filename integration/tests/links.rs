@@ -35,6 +35,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         ring_bytes: RING_BYTES,
         abilities,
         sched: false,
+        net: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer

@@ -182,7 +182,7 @@ pub(crate) struct RecordArgs {
         value_name = "NAMES",
         value_enum,
         value_delimiter = ',',
-        default_value = "tokio,sched,res"
+        default_value = "tokio,sched,res,net"
     )]
     pub(crate) signals: Vec<Signal>,
     /// The file with the program's symbols and debug information, where they were
@@ -212,6 +212,8 @@ pub(crate) enum Signal {
     Sched,
     /// What the process has used: CPU, memory, faults, switches
     Res,
+    /// Listening TCP sockets: how many connections wait to be accepted
+    Net,
 }
 
 impl Signal {
@@ -221,6 +223,7 @@ impl Signal {
             Self::Tokio => "tokio",
             Self::Sched => "sched",
             Self::Res => "res",
+            Self::Net => "net",
         }
     }
 }
@@ -414,7 +417,8 @@ mod tests {
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
         assert_eq!(args.on_demand, None);
-        assert_eq!(args.signals, [Signal::Tokio, Signal::Sched, Signal::Res]);
+        let all = [Signal::Tokio, Signal::Sched, Signal::Res, Signal::Net];
+        assert_eq!(args.signals, all);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod identity;
 mod keep;
 mod late;
 mod launch;
+mod listeners;
 mod objects;
 mod outbox;
 mod output;

@@ -22,6 +22,7 @@ use crate::{
     dispatch::{Delivery, Dispatch},
     flight::{Dumped, Flight},
     keep,
+    listeners::Readings,
     sampler::Sampler,
 };
 
@@ -39,6 +40,7 @@ pub(crate) struct Recording {
     /// Keeps the segments in memory, unless all go into the spool.
     flight: Option<Flight>,
     sampler: Option<Sampler>,
+    readings: Readings,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
@@ -71,6 +73,7 @@ impl Recording {
             dispatch,
             flight: None,
             sampler: None,
+            readings: Readings::default(),
             goes_on,
             outage: None,
             is_outage_told: false,
@@ -157,9 +160,11 @@ impl Recording {
             dispatch,
             flight,
             sampler,
+            readings,
             ..
         } = self;
         let began = Anchor::read();
+        readings.turn(tracer);
         line.begin_pass();
         let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
         let drained = tracer

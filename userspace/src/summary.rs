@@ -102,6 +102,7 @@ impl Summary<'_> {
             ("out of order", self.stats.out_of_order),
             ("unreadable texts", self.stats.unreadable_texts),
             ("stray pieces of texts", self.stats.stray_pieces),
+            ("arrivals at unknown", self.stats.unresolved_arrivals),
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }
@@ -157,7 +158,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 14] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 15] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -172,6 +173,7 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 14] {
         ("calls of block_on", events.block_on),
         ("panics", events.panic),
         ("off the CPU", events.off_cpu),
+        ("accept queues", events.accept_queue),
         ("gaps", events.gap),
     ]
 }
@@ -237,6 +239,7 @@ mod tests {
             runtime_metrics: 300,
             panic: 0,
             off_cpu: 0,
+            accept_queue: 0,
             usage: 0,
             target_end: 0,
         }
@@ -295,6 +298,7 @@ mod tests {
           calls of block_on       2
           panics                  0
           off the CPU             0
+          accept queues           0
           gaps                    0
           lost                    0
           hits that are no event  1,234 (other code at the instruction, or a poll that began unseen)
@@ -338,6 +342,7 @@ mod tests {
           calls of block_on       2
           panics                  0
           off the CPU             0
+          accept queues           0
           gaps                    9
           lost                    5,678
           undecoded               4

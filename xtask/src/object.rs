@@ -8,10 +8,13 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
-/// tracepoints on switches, wakes, forks, exits, signals and execs.
-pub(crate) const PROGRAMS: [&str; 17] = [
+/// tracepoints on switches, wakes, forks, exits, signals, execs and the states of
+/// sockets, and the iterator over the target's files.
+pub(crate) const PROGRAMS: [&str; 19] = [
+    "accept_queues",
     "block_on",
     "block_on_end",
+    "inet_sock_set_state",
     "panic_location",
     "panic_message",
     "park",
@@ -31,8 +34,9 @@ pub(crate) const PROGRAMS: [&str; 17] = [
 
 /// Helpers that read user memory are for GPL-compatible programs only.
 const LICENSE: &[u8] = b"Dual MIT/GPL\0";
-/// Ten times what the programs need; more means that something else got in.
-const MAX_BYTES: usize = 1 << 20;
+/// Twice what the programs and their debug information need; more means that something
+/// else got in.
+const MAX_BYTES: usize = 2 << 20;
 
 const EM_BPF: u16 = 247;
 const SHT_SYMTAB: u32 = 2;
@@ -253,7 +257,7 @@ mod tests {
     fn a_whole_object_passes() {
         let contents = check(&object(&PROGRAMS, LICENSE)).unwrap();
         assert_eq!(contents.programs.len(), PROGRAMS.len());
-        assert_eq!(contents.programs[0], "uprobe.s block_on");
+        assert_eq!(contents.programs[0], "uprobe.s accept_queues");
         assert_eq!(contents.btf_bytes, 4);
     }
 

@@ -10,6 +10,7 @@ pub mod cookie;
 pub mod fork;
 pub mod known;
 pub mod limits;
+pub mod listener;
 pub mod loss;
 pub mod record;
 pub mod text;

@@ -43,9 +43,11 @@ impl RecordKind {
     pub const BLOCK_ON: Self = Self(14);
     /// A thread leaves it: [`BlockOn`].
     pub const BLOCK_ON_END: Self = Self(15);
+    /// A connection was queued at a listener, or its queue was read: [`AcceptQueue`].
+    pub const ACCEPT_QUEUE: Self = Self(16);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 14] = [
+    pub const HITS: [Self; 15] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -60,6 +62,7 @@ impl RecordKind {
         Self::OFF_CPU,
         Self::BLOCK_ON,
         Self::BLOCK_ON_END,
+        Self::ACCEPT_QUEUE,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -80,6 +83,7 @@ impl RecordKind {
             Self::OFF_CPU => "off-cpu",
             Self::BLOCK_ON => "block-on",
             Self::BLOCK_ON_END => "block-on-end",
+            Self::ACCEPT_QUEUE => "accept-queue",
             _ => return None,
         })
     }
@@ -99,6 +103,12 @@ pub const FLAG_BLOCKING: u16 = 8;
 pub const FLAG_WAKER: u16 = 16;
 /// The wake came from an interrupt, or from what runs in its place: of no thread.
 pub const FLAG_WOKEN_BY_INTERRUPT: u16 = 32;
+/// The record of an accept queue is there for a connection that was queued.
+pub const FLAG_ARRIVAL: u16 = 64;
+/// The same, but at another listener of the port: which one, or whose, is not known.
+pub const FLAG_UNRESOLVED: u16 = 128;
+/// The listener closes.
+pub const FLAG_CLOSED: u16 = 256;
 /// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
 /// the object whose task it is: each object has a Tokio of its own, and that counts ids
 /// and owners from 1.
@@ -112,7 +122,7 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// `FLAG_…` bits, and the object's number at [`OBJECT_SHIFT`].
     pub flags: u16,
-    /// Thread id in the initial pid namespace.
+    /// Thread id in the initial pid namespace; 0 where the hit is no thread's.
     pub tid: u32,
     /// `CLOCK_MONOTONIC`, ns.
     pub ts_ns: u64,
@@ -281,6 +291,32 @@ pub struct OffCpu {
     pub waker: u32,
 }
 
+/// The queue of connections that a listening TCP socket has not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AcceptQueue {
+    /// Kind `ACCEPT_QUEUE`, of no thread; the flags say why it was read.
+    pub header: RecordHeader,
+    /// Cookie of the listener, which no other socket gets.
+    pub cookie: u64,
+    /// Number of its inode.
+    pub inode: u64,
+    /// Its address as on the wire: the first 4 bytes, or all of IPv6.
+    pub address: [u64; 2],
+    /// Connections queued since it is known and hits count.
+    pub arrivals: u64,
+    /// Connections in the queue: `sk_ack_backlog`.
+    pub depth: u32,
+    /// The queue is full when it has more: `sk_max_ack_backlog`.
+    pub limit: u32,
+    /// What the listener has dropped since it exists: `sk_drops`.
+    pub drops: u32,
+    /// Its port.
+    pub port: u16,
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u16,
+}
+
 const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
@@ -295,3 +331,4 @@ const _: () = assert!(size_of::<Signal>() == 32);
 const _: () = assert!(size_of::<Panic>() == 24);
 const _: () = assert!(size_of::<Text>() == 40);
 const _: () = assert!(size_of::<OffCpu>() == 40);
+const _: () = assert!(size_of::<AcceptQueue>() == 72);

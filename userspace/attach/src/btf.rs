@@ -108,6 +108,59 @@ impl SchedOffsets {
     }
 }
 
+/// Where the programs on listening sockets find members: the global that has the offset,
+/// the structure, the path.
+const NET_MEMBERS: [(&str, &str, &[&str]); 18] = [
+    ("SOCK_STATE", "sock", &["__sk_common", "skc_state"]),
+    ("SOCK_FAMILY", "sock", &["__sk_common", "skc_family"]),
+    ("SOCK_PORT", "sock", &["__sk_common", "skc_num"]),
+    ("SOCK_NET", "sock", &["__sk_common", "skc_net"]),
+    ("SOCK_ADDRESS", "sock", &["__sk_common", "skc_rcv_saddr"]),
+    (
+        "SOCK_ADDRESS_V6",
+        "sock",
+        &["__sk_common", "skc_v6_rcv_saddr"],
+    ),
+    ("SOCK_PROTOCOL", "sock", &["sk_protocol"]),
+    ("SOCK_DEPTH", "sock", &["sk_ack_backlog"]),
+    ("SOCK_LIMIT", "sock", &["sk_max_ack_backlog"]),
+    ("SOCK_DROPS", "sock", &["sk_drops"]),
+    ("SOCK_GROUP", "sock", &["sk_reuseport_cb"]),
+    ("SOCK_COOKIE", "sock", &["__sk_common", "skc_cookie"]),
+    ("SOCK_DEVICE", "sock", &["__sk_common", "skc_bound_dev_if"]),
+    ("SOCK_SOCKET", "sock", &["sk_socket"]),
+    ("SOCKET_SOCK", "socket", &["sk"]),
+    (
+        "QUEUE_TAIL",
+        "inet_connection_sock",
+        &["icsk_accept_queue", "rskq_accept_tail"],
+    ),
+    ("REQUEST_SOCK", "request_sock", &["sk"]),
+    ("NET_NUMBER", "net", &["ns", "inum"]),
+];
+
+/// What the programs on listening sockets use: globals and their values, bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetOffsets(pub Vec<(&'static str, u32)>);
+
+impl NetOffsets {
+    /// The offsets, or the member that there is not.
+    fn of(btf: &Btf<'_>) -> Result<Self, String> {
+        let offset = |structure: &str, path: &[&str]| {
+            let lacking = || format!("struct {structure} has no {}", path.join("."));
+            btf.offset(structure, path).ok_or_else(lacking)
+        };
+        let known = NET_MEMBERS
+            .iter()
+            .map(|(global, structure, path)| Ok((*global, offset(structure, path)?)));
+        let mut known: Vec<_> = known.collect::<Result<_, String>>()?;
+        let inode = offset("socket_alloc", &["vfs_inode", "i_ino"])?;
+        let socket = offset("socket_alloc", &["socket"])?;
+        known.push(("SOCKET_INODE", inode.wrapping_sub(socket)));
+        Ok(Self(known))
+    }
+}
+
 /// Offsets that programs need which a recording can go without, or why there are none.
 #[derive(Debug)]
 pub struct Offsets {
@@ -117,6 +170,8 @@ pub struct Offsets {
     pub life: Result<LifeOffsets, AttachError>,
     /// Intervals off the CPU.
     pub sched: Result<SchedOffsets, AttachError>,
+    /// Listening sockets.
+    pub net: Result<NetOffsets, AttachError>,
 }
 
 /// The running kernel's offsets.
@@ -137,7 +192,13 @@ pub fn of_running_kernel() -> Result<Offsets, AttachError> {
         .ok_or_else(|| lacking("signal_struct, k_sigaction or kernel_siginfo"));
     let sched =
         SchedOffsets::of(&btf).ok_or_else(|| lacking("task_struct, pt_regs or sched_switch"));
-    Ok(Offsets { task, life, sched })
+    let net = NetOffsets::of(&btf).map_err(|reason| AttachError::Btf { reason });
+    Ok(Offsets {
+        task,
+        life,
+        sched,
+        net,
+    })
 }
 
 /// A file that is not there or not for us is the kernel's doing; what else can
@@ -320,6 +381,21 @@ mod tests {
         assert!(offsets.stack > 0 && offsets.stack.is_multiple_of(8));
     }
 
+    /// `skc_num` and `skc_family` are where user programs of old saw them
+    /// (include/net/sock.h, `struct sock_common`).
+    #[test]
+    fn a_socket_has_a_port_and_a_queue() {
+        let offsets = of_running_kernel().expect("this kernel has BTF");
+        let NetOffsets(offsets) = offsets.net.expect("it has the members");
+        let of = |global| {
+            let found = offsets.iter().find(|(name, _)| *name == global);
+            found.expect("it is listed").1
+        };
+        assert_eq!((of("SOCK_PORT"), of("SOCK_FAMILY")), (14, 16));
+        assert_eq!(of("SOCK_LIMIT"), of("SOCK_DEPTH") + 4, "neighbours");
+        assert_eq!(of("SOCKET_INODE") % 8, 0);
+    }
+
     #[test]
     fn truncated_type_information_is_refused() {
         let bytes = fs::read(VMLINUX).expect("this kernel has BTF");
@@ -329,6 +405,7 @@ mod tests {
             let life = btf.as_ref().and_then(LifeOffsets::of);
             let sched = btf.as_ref().and_then(SchedOffsets::of);
             assert_eq!((task, life, sched), (None, None, None), "{len} bytes");
+            assert!(btf.is_none_or(|btf| NetOffsets::of(&btf).is_err()));
         }
     }
 }

@@ -14,9 +14,12 @@ use aya::maps::{Map, MapData};
 use crate::{
     Abilities, AttachError, LinkKind, Object, Options, Target,
     link::Links,
+    listeners::LISTENERS,
     maps::Maps,
     pin::{self, LINK, Pins},
-    program::{LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen, refused},
+    program::{
+        ACCEPT_QUEUES, LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen, refused,
+    },
     progress::{Identity, Progress},
     rings::{Rings, os_error},
     tracer::{self, Loss, OBJECT, OFF_CPU, Tracer, WAKERS},
@@ -243,6 +246,9 @@ impl Tracer {
             absent.extend(cpu_time_behind.clone().map(|reason| (OFF_CPU, reason)));
             absent.extend(refusal(SCHED_WAKING).map(|reason| (WAKERS, reason)));
         }
+        if options.net {
+            absent.extend(refusal(ACCEPT_QUEUES).map(|reason| (LISTENERS, reason)));
+        }
         let mut rings = Rings::adopt(rings_of(pins)?)?;
         rings.skip(progress.until_ns(), |cpu| Some(progress.position(cpu)));
         let maps = maps_of(pins)?;
@@ -359,7 +365,7 @@ fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
         hash(|hasher| (target.executable_id(), addresses).hash(hasher)),
         hash(|hasher| {
             plans.for_each(|plan| format!("{plan:?}").hash(hasher));
-            options.sched.hash(hasher);
+            (options.sched, options.net).hash(hasher);
         }),
     ]
 }

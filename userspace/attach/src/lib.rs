@@ -12,6 +12,7 @@ mod file;
 pub mod forks;
 pub mod keep;
 mod link;
+mod listeners;
 pub mod mapped;
 mod maps;
 pub mod object;

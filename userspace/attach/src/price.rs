@@ -76,6 +76,7 @@ impl Prices {
             ring_bytes: RING_BYTES,
             abilities,
             sched: false,
+            net: false,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);

@@ -41,6 +41,12 @@ pub(crate) fn exec_unseen(reason: &str) -> (&'static str, String) {
 pub(crate) const LIFE: [&str; 3] = [SCHED_PROCESS_EXIT, "signal_deliver", SCHED_PROCESS_FORK];
 /// Name of the program that sees who wakes the target's threads.
 pub(crate) const SCHED_WAKING: &str = "sched_waking";
+/// The same of the program that sees connections arrive.
+pub(crate) const INET_SOCK_SET_STATE: &str = "inet_sock_set_state";
+/// Name of the program that looks through the target's files for listening sockets.
+pub(crate) const ACCEPT_QUEUES: &str = "accept_queues";
+/// The iterator that it is for.
+pub(crate) const TASK_FILE: &str = "task_file";
 
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {

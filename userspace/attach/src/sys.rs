@@ -201,6 +201,47 @@ pub(crate) fn link_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
 }
 
+/// What `BPF_LINK_CREATE` wants to know of an iterator over tasks
+/// (include/uapi/linux/bpf.h, `union bpf_iter_link_info`; Linux 6.1).
+#[repr(C)]
+struct TaskInfo {
+    tid: u32,
+    pid: u32,
+    pid_fd: u32,
+}
+
+/// A link of an iterator program that runs for one process only.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn link_iterator(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
+    let info = TaskInfo {
+        tid: 0,
+        pid,
+        pid_fd: 0,
+    };
+    let mut attr = zeroed_attr();
+    // SAFETY: all-zero is valid for every member of the union.
+    let link = unsafe { &mut attr.link_create };
+    link.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+    link.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
+    // SAFETY: as above.
+    let iterator = unsafe { &mut link.__bindgen_anon_3.__bindgen_anon_1 };
+    iterator.iter_info = (&raw const info) as u64;
+    iterator.iter_info_len = size_of::<TaskInfo>() as u32;
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+}
+
+/// What runs the program of an iterator's link when it is read to its end.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn iterator(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    attr.iter_create.link_fd = link.as_raw_fd() as u32;
+    bpf_fd(bpf_cmd::BPF_ITER_CREATE, &mut attr)
+}
+
 /// Gives an object a name in the BPF file system, which keeps it.
 ///
 /// # Errors

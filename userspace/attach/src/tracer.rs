@@ -27,6 +27,7 @@ use crate::{
     btf::{self, Offsets},
     keep::Kept,
     link::{self, Attached, LateLinks, LinkKind, Links},
+    listeners::{self, LISTENERS},
     maps::{Maps, absent},
     program::{
         Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
@@ -52,6 +53,8 @@ pub struct Options {
     pub abilities: Abilities,
     /// Whether intervals off the CPU are recorded.
     pub sched: bool,
+    /// Whether accept queues are.
+    pub net: bool,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -109,6 +112,7 @@ impl Tracer {
             ring_bytes,
             abilities,
             sched,
+            net,
         } = options;
         let offsets = btf::of_running_kernel()?;
         let mut ebpf = load_maps(target, options, &offsets)?;
@@ -125,6 +129,12 @@ impl Tracer {
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
         let mut tracepoints = Vec::new();
+        if net {
+            match listeners::attach(&mut ebpf, &btf, &offsets, target.pid()) {
+                Ok(links) => tracepoints.extend(links),
+                Err(reason) => absent.push((LISTENERS, reason)),
+            }
+        }
         let mut refusal = |name: &'static str| match attach_tracepoint(&mut ebpf, &btf, name) {
             Ok(link) => {
                 tracepoints.push((name.to_owned(), link));
@@ -188,6 +198,10 @@ impl Tracer {
         };
         self.links = links;
         self.absent.extend(absent);
+        // Those that there are, so that no arrival is missed from the first moment on.
+        if let Err(error) = self.read_accept_queues() {
+            self.absent.push((LISTENERS, error.in_full()));
+        }
         self.set_target(target.pid())?;
         // Seen before the word was set, it did not end the hits.
         if self.has_executed()? {
@@ -380,13 +394,16 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
     let tgid = target.pid();
     let life = offsets.life.as_ref().copied().unwrap_or_default();
     let sched = offsets.sched.as_ref().copied().unwrap_or_default();
+    let has_state = u32::from(sched.has_state);
     let records_sched = u32::from(options.sched && offsets.sched.is_ok());
+    let net = offsets.net.as_ref().map_or(&[][..], |net| &net.0);
     let offsets = offsets.task;
-    EbpfLoader::new()
+    let mut loader = EbpfLoader::new();
+    loader
         .override_global("SLEEPABLE", &sleepable, true)
         .override_global("SCHED_TGID", &tgid, true)
         .override_global("SCHED_RECORDS", &records_sched, true)
-        .override_global("SCHED_HAS_STATE", &u32::from(sched.has_state), true)
+        .override_global("SCHED_HAS_STATE", &has_state, true)
         .override_global("TASK_STATE", &sched.state, true)
         .override_global("TASK_STACK", &sched.stack, true)
         .override_global("TASK_FLAGS", &sched.flags, true)
@@ -400,14 +417,18 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         .override_global("SIGNAL_STATUS", &life.status, true)
         .override_global("ACTION_HANDLER", &life.handler, true)
         .override_global("INFO_CODE", &life.code, true)
-        .override_global("INFO_ADDRESS", &life.address, true)
+        .override_global("INFO_ADDRESS", &life.address, true);
+    for (global, offset) in net {
+        loader.override_global(global, offset, true);
+    }
+    loader
         .load(OBJECT)
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
 }
 
 /// Attaches the program to the tracepoint of the same name; otherwise says why the
 /// kernel or its policy refuses.
-fn attach_tracepoint(
+pub(crate) fn attach_tracepoint(
     ebpf: &mut Ebpf,
     btf: &Result<Btf, BtfError>,
     name: &str,

@@ -116,6 +116,7 @@ pub(crate) fn record(
         ring_bytes: args.ring_bytes,
         abilities,
         sched: args.wants(Signal::Sched),
+        net: args.wants(Signal::Net),
     };
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());

@@ -4,8 +4,8 @@
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
 use dial9_bpf_abi::record::{
-    BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal,
-    Spawn, TaskRecord, Terminate, Text,
+    AcceptQueue, BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader,
+    RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
 };
 
 /// One record, by kind.
@@ -41,6 +41,8 @@ pub enum Record {
     BlockOn(BlockOn),
     /// A thread leaves it.
     BlockOnEnd(BlockOn),
+    /// A listener's queue.
+    AcceptQueue(AcceptQueue),
 }
 
 /// Bytes that are not a record.
@@ -148,6 +150,7 @@ impl Record {
             RecordKind::OFF_CPU => off_cpu(bytes).map(Self::OffCpu),
             RecordKind::BLOCK_ON => block_on(bytes).map(Self::BlockOn),
             RecordKind::BLOCK_ON_END => block_on(bytes).map(Self::BlockOnEnd),
+            RecordKind::ACCEPT_QUEUE => accept_queue(bytes).map(Self::AcceptQueue),
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -173,6 +176,7 @@ impl Record {
             Self::Text(record) => &record.header,
             Self::OffCpu(record) => &record.header,
             Self::BlockOn(record) | Self::BlockOnEnd(record) => &record.header,
+            Self::AcceptQueue(record) => &record.header,
         }
     }
 
@@ -249,6 +253,7 @@ impl Record {
             | Self::BlockOnEnd(BlockOn { header: _, sp }) => {
                 put(sp);
             }
+            Self::AcceptQueue(ref record) => put_accept_queue(record, put),
             Self::Text(Text { header: _, bytes }) => out.extend_from_slice(&bytes),
         }
     }
@@ -293,6 +298,47 @@ fn off_cpu(bytes: &[u8]) -> Option<OffCpu> {
             waker,
         }
     })
+}
+
+fn accept_queue(bytes: &[u8]) -> Option<AcceptQueue> {
+    words(bytes).map(|[w, ts, cookie, inode, a0, a1, arrivals, queue, rest]| {
+        let ([depth, limit], [drops, place]) = (halves(queue), halves(rest));
+        let [p0, p1, f0, f1] = place.to_ne_bytes();
+        AcceptQueue {
+            header: header(w, ts),
+            cookie,
+            inode,
+            address: [a0, a1],
+            arrivals,
+            depth,
+            limit,
+            drops,
+            port: u16::from_ne_bytes([p0, p1]),
+            family: u16::from_ne_bytes([f0, f1]),
+        }
+    })
+}
+
+fn put_accept_queue(record: &AcceptQueue, mut put: impl FnMut(u64)) {
+    let AcceptQueue {
+        header: _,
+        cookie,
+        inode,
+        address: [a0, a1],
+        arrivals,
+        depth,
+        limit,
+        drops,
+        port,
+        family,
+    } = *record;
+    let ([p0, p1], [f0, f1]) = (port.to_ne_bytes(), family.to_ne_bytes());
+    let place = u32::from_ne_bytes([p0, p1, f0, f1]);
+    let queue = [joined(depth, limit), joined(drops, place)];
+    [cookie, inode, a0, a1, arrivals]
+        .into_iter()
+        .chain(queue)
+        .for_each(&mut put);
 }
 
 #[inline]
@@ -342,7 +388,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_a_record_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
             if let Ok(record) = Record::decode(&bytes) {
                 let mut again = Vec::new();
                 record.encode(&mut again);
@@ -352,7 +398,7 @@ mod tests {
 
         #[test]
         fn a_record_of_any_kind_survives_a_round_trip(
-            kind in 0u16..16, words in proptest::collection::vec(any::<u64>(), 2..6)
+            kind in 0u16..17, words in proptest::collection::vec(any::<u64>(), 2..11)
         ) {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
@@ -360,6 +406,7 @@ mod tests {
                 1 | 5 | 12 | 13 => 40,
                 2 | 3 | 6..=9 | 11 | 14 | 15 => 24,
                 4 | 10 => 32,
+                16 => 72,
                 _ => 0,
             };
             match Record::decode(&bytes) {

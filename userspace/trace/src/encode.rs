@@ -190,6 +190,7 @@ impl Encoder {
             Event::RuntimeMetrics(ref sample) => self.runtime_metrics(sample),
             Event::Panic(ref panicked) => self.panic(panicked, locations),
             Event::OffCpu(ref absence) => self.off_cpu(absence),
+            Event::AcceptQueue(ref queue) => self.accept_queue(queue),
             Event::Usage(ref usage) => self.usage(usage),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
         }

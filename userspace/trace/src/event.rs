@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+pub use crate::interpret::accept_queue::{AcceptQueue, Why};
 pub use crate::metrics::{ResourceUsage, RuntimeMetrics, Sample};
 
 use crate::location::LocationId;
@@ -110,6 +111,8 @@ pub enum Event {
     Panic(Panicked),
     /// A thread was off its CPU.
     OffCpu(Absence),
+    /// How many connections wait at a listener.
+    AcceptQueue(AcceptQueue),
     /// What the target has used.
     Usage(ResourceUsage),
     /// The target ended.
@@ -134,6 +137,7 @@ impl Event {
             | Self::RuntimeMetrics(RuntimeMetrics { ts_ns, .. })
             | Self::Panic(Panicked { ts_ns, .. })
             | Self::OffCpu(Absence { ts_ns, .. })
+            | Self::AcceptQueue(AcceptQueue { ts_ns, .. })
             | Self::Usage(ResourceUsage { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }

@@ -25,12 +25,14 @@ use crate::schedulers::Schedulers;
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
+use accept_queue::Listeners;
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
 use life::Life;
 use watch::Watch;
 
 pub use watch::LongPoll;
 
+pub(crate) mod accept_queue;
 mod block_on;
 mod lane;
 mod life;
@@ -62,6 +64,7 @@ pub struct Interpreter {
     workers: Workers,
     schedulers: Schedulers,
     life: Life,
+    listeners: Listeners,
     watch: Watch,
     /// Whether every interval off the CPU has its wake.
     tells_waits: bool,
@@ -78,6 +81,7 @@ impl Interpreter {
             workers: Workers::default(),
             schedulers: Schedulers::default(),
             life: Life::default(),
+            listeners: Listeners::default(),
             watch: Watch::default(),
             tells_waits: false,
             stats: Stats::default(),
@@ -166,15 +170,17 @@ impl Interpreter {
             Record::OffCpu(off) => self.off_cpu(off, out),
             Record::BlockOn(begin) => self.block_on(begin, out),
             Record::BlockOnEnd(end) => self.block_on_end(end, out),
+            Record::AcceptQueue(queue) => self.accept_queue(queue, out),
         }
     }
 
     /// Ends a segment: says what it still lacks. The next record belongs to
     /// the next segment.
     pub fn rotate(&mut self, out: &mut impl FnMut(&Event, &Locations)) {
-        let mut out = Out::new(&mut self.stats, &self.locations, out);
-        let forgotten = self.tasks.rotate(|event| out.event(event));
+        let mut saying = Out::new(&mut self.stats, &self.locations, out);
+        let forgotten = self.tasks.rotate(|event| saying.event(event));
         self.stats.forgotten_tasks += forgotten;
+        self.rotate_listeners(out);
     }
 
     /// The events since some time are in no file: what is open now ends

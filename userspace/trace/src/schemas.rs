@@ -9,8 +9,8 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
-    BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader, RecordKind, Signal,
-    Spawn, TaskRecord, Terminate, Text,
+    AcceptQueue, BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader,
+    RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
 };
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
@@ -19,7 +19,7 @@ use crate::wire::{
     BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
     OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
     RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
-    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    TcpAcceptQueueEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 use meanings::*;
@@ -64,7 +64,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 20] {
+fn events() -> [(PathBuf, String); 21] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -84,6 +84,7 @@ fn events() -> [(PathBuf, String); 20] {
         event::<UnwrittenEvent>(UNWRITTEN),
         event::<OffCpuEvent>(OFF_CPU),
         event::<ProcessResourceUsageEvent>(USAGE),
+        event::<TcpAcceptQueueEvent<'_>>(ACCEPT_QUEUE),
         event::<PanicEvent>(PANIC),
         event::<TargetEndEvent>(TARGET_END),
     ]
@@ -219,6 +220,19 @@ fn life_records(text: &mut String) {
         waker: "its tid, or 0"
     });
     record(text, "off-cpu", size_of::<OffCpu>(), &fields);
+    let fields = fields!(AcceptQueue {
+        header: head,
+        cookie: "of the listener",
+        inode: "its number",
+        address: "as on the wire; IPv4 in the first 4 bytes",
+        arrivals: "connections queued",
+        depth: "connections that wait",
+        limit: "the queue is full above it",
+        drops: "sk_drops",
+        port: "in the machine's order",
+        family: "AF_INET or AF_INET6"
+    });
+    record(text, "accept-queue", size_of::<AcceptQueue>(), &fields);
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct Stats {
     pub unreadable_texts: u64,
     /// Pieces that belong to no text.
     pub stray_pieces: u64,
+    /// Connections that came to one of several listeners, and it is not known to which:
+    /// not counted as any one's arrival.
+    pub unresolved_arrivals: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
 }
@@ -91,6 +94,8 @@ pub struct RecordCounts {
     pub block_on: u64,
     /// Calls of `block_on` over.
     pub block_on_end: u64,
+    /// Accept queues read, as at each connection.
+    pub accept_queue: u64,
 }
 
 impl RecordCounts {
@@ -113,6 +118,7 @@ impl RecordCounts {
             Record::OffCpu(_) => &mut self.off_cpu,
             Record::BlockOn(_) => &mut self.block_on,
             Record::BlockOnEnd(_) => &mut self.block_on_end,
+            Record::AcceptQueue(_) => &mut self.accept_queue,
         };
         *counter += 1;
     }
@@ -136,10 +142,11 @@ impl RecordCounts {
             off_cpu,
             block_on,
             block_on_end,
+            accept_queue,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
         let of_threads = block_on + block_on_end + off_cpu;
-        of_tasks + of_threads + exit + signal + panic + message + piece
+        of_tasks + of_threads + exit + signal + panic + message + piece + accept_queue
     }
 }
 
@@ -177,6 +184,8 @@ pub struct EventCounts {
     pub panic: u64,
     /// Intervals off the CPU.
     pub off_cpu: u64,
+    /// Changes of accept queues.
+    pub accept_queue: u64,
     /// Samples of what the target has used.
     pub usage: u64,
     /// The target's end.
@@ -200,6 +209,7 @@ impl EventCounts {
             Event::RuntimeMetrics(_) => &mut self.runtime_metrics,
             Event::Panic(_) => &mut self.panic,
             Event::OffCpu(_) => &mut self.off_cpu,
+            Event::AcceptQueue(_) => &mut self.accept_queue,
             Event::Usage(_) => &mut self.usage,
             Event::TargetEnd(_) => &mut self.target_end,
         };
@@ -222,12 +232,13 @@ impl EventCounts {
             runtime_metrics,
             panic,
             off_cpu,
+            accept_queue,
             usage,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
         let of_threads = block_on + off_cpu + panic;
-        let samples = runtime_metrics + usage;
+        let samples = runtime_metrics + usage + accept_queue;
         of_tasks + of_threads + samples + gap + target_end
     }
 }

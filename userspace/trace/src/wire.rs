@@ -219,6 +219,25 @@ wire! {
     }
 }
 wire! {
+    /// dial9: how many connections wait at a listener; `arrivals`, `drops` and `why` are
+    /// ours.
+    TcpAcceptQueueEvent<'a> {
+        socket_cookie: u64,
+        socket_inode: u64,
+        ip_version: u8,
+        local_addr: &'a str,
+        local_port: u16,
+        #[traceevent(kind = "gauge")]
+        pending_connections: u32,
+        backlog_limit: u32,
+        #[traceevent(kind = "counter")]
+        arrivals: u64,
+        #[traceevent(kind = "counter")]
+        drops: u64,
+        why: InternedString,
+    }
+}
+wire! {
     /// Ours: how the target ended.
     TargetEndEvent {
         exit_code: Option<u8>,

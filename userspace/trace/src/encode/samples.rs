@@ -1,13 +1,13 @@
 //! Counters that were read rather than recorded.
 //!
-//! In: a sample of a runtime or of the process. Out: dial9's event of it.
+//! In: a sample of a runtime, of the process or of a listener. Out: dial9's event of it.
 
 use std::io::Write as _;
 
 use super::Encoder;
-use crate::event::{ResourceUsage, RuntimeMetrics};
+use crate::event::{AcceptQueue, ResourceUsage, RuntimeMetrics};
 use crate::metadata::RUNTIME;
-use crate::wire::{ProcessResourceUsageEvent, RuntimeMetricsEvent};
+use crate::wire::{ProcessResourceUsageEvent, RuntimeMetricsEvent, TcpAcceptQueueEvent};
 
 impl Encoder {
     pub(super) fn runtime_metrics(&mut self, sample: &RuntimeMetrics) {
@@ -29,6 +29,29 @@ impl Encoder {
             runtime_name,
             global_queue_depth: global_queue,
             alive_tasks,
+        });
+    }
+
+    pub(super) fn accept_queue(&mut self, queue: &AcceptQueue) {
+        // An address of IPv6 has at most 45 letters.
+        let mut text = [0; 48];
+        let mut rest = &mut text[..];
+        write!(rest, "{}", queue.address).expect("it has room");
+        let left = rest.len();
+        let local_addr = std::str::from_utf8(&text[..text.len() - left]).expect("ASCII");
+        let why = self.wire.intern_string_infallible(queue.why.name());
+        self.wire.write_infallible(&TcpAcceptQueueEvent {
+            ts_ns: queue.ts_ns,
+            socket_cookie: queue.cookie,
+            socket_inode: queue.inode,
+            ip_version: if queue.address.is_ipv4() { 4 } else { 6 },
+            local_addr,
+            local_port: queue.port,
+            pending_connections: queue.pending,
+            backlog_limit: queue.limit,
+            arrivals: queue.arrivals,
+            drops: queue.drops.into(),
+            why,
         });
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::event::{Absence, ParkEvent, RuntimeMetrics};
 use crate::location::TaskType;
 
+mod accept_queue;
 mod block_on;
 mod gaps;
 mod lanes;
@@ -247,6 +248,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
         }
         Event::OffCpu(absence) => away_line(&absence),
+        Event::AcceptQueue(queue) => accept_queue::queue_line(&queue),
         Event::Usage(usage) => format!("{} usage", usage.ts_ns),
         Event::Spawn {
             ts_ns,

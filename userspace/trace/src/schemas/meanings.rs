@@ -197,6 +197,33 @@ pub(super) const OFF_CPU: Meaning = (
         ),
     ],
 );
+pub(super) const ACCEPT_QUEUE: Meaning = (
+    "dial9: how many connections wait to be accepted at a listener; of each in 10 ms the first, the fullest and the last",
+    &[
+        (
+            "socket_cookie",
+            "the listener's; no other socket of the machine gets it",
+        ),
+        ("socket_inode", "as in /proc/PID/fd"),
+        ("ip_version", "4 or 6"),
+        ("local_addr", "its address"),
+        ("local_port", "its port"),
+        ("pending_connections", "established, and not accepted yet"),
+        ("backlog_limit", "the queue is full when it has more"),
+        (
+            "arrivals",
+            "ours: connections queued since the recording, or the listener, began; those less the change of pending_connections were accepted",
+        ),
+        (
+            "drops",
+            "ours: what the kernel has dropped at the listener since it exists, as ss tells it",
+        ),
+        (
+            "why",
+            "ours: arrival of a connection, reading at a time, closed",
+        ),
+    ],
+);
 pub(super) const USAGE: Meaning = (
     "dial9: what the process has used since it began, ten times a second",
     &[

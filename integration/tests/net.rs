@@ -1,0 +1,158 @@
+//! Accept queues: how full they get, what arrives, what is dropped.
+//!
+//! In: a program that knows how many connections each of its listeners gets, in a network
+//! namespace of its own. Out: the same numbers. Never: a connection of another listener.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use dial9_bpf_integration::{
+    Attach, Build, Facts, Outcome, TestProgram, output_dir, require_root, segment::QueueFacts,
+    target_dir::test_program,
+};
+
+/// The program's, where the queue is to get full and where not. Beyond it the kernel drops
+/// requests (include/net/sock.h, `sk_acceptq_is_full`).
+const BACKLOGS: [u64; 2] = [16, 1_024];
+
+/// A line of the program's own account.
+#[derive(Debug)]
+struct Known {
+    kind: String,
+    inode: u64,
+    address: String,
+    arrived: u64,
+    peak: u64,
+    drops: u64,
+}
+
+impl Known {
+    fn of(line: &str) -> Self {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [kind, inode, ip, port, arrived, peak, drops] = fields[..] else {
+            panic!("{line:?}")
+        };
+        let number = |text: &str| text.parse().expect("a number");
+        Self {
+            kind: kind.to_owned(),
+            inode: number(inode),
+            address: format!("{ip} {port}"),
+            arrived: number(arrived),
+            peak: number(peak),
+            drops: number(drops),
+        }
+    }
+
+    fn limit(&self) -> u64 {
+        BACKLOGS[usize::from(!self.kind.starts_with("full"))]
+    }
+
+    /// What the trace has of it.
+    fn events<'a>(&self, facts: &'a Facts) -> Vec<&'a QueueFacts> {
+        let is_its = |queue: &&QueueFacts| queue.inode == self.inode;
+        let found: Vec<_> = facts.queues.iter().filter(is_its).collect();
+        assert!(!found.is_empty(), "nothing of {self:?}");
+        for queue in &found {
+            assert_eq!((&queue.address, queue.limit), (&self.address, self.limit()));
+        }
+        found
+    }
+}
+
+fn recorded(output: &Path) -> (Vec<Known>, Facts, Outcome) {
+    require_root();
+    let account = output.join("account.tsv");
+    let traces = output.join("traces");
+    let path = test_program("listens", Build::Plain).expect("it builds");
+    let mut program = TestProgram::start_at(Path::new("unshare"), |command| {
+        let script = "ip link set lo up && exec \"$0\" \"$@\"";
+        command.args(["--net", "sh", "-c", script]);
+        command.arg(&path).arg(&account);
+    });
+    let tracer = Attach::to(program.pid(), &traces)
+        .arg("--signals")
+        .arg("net")
+        .attached();
+    program.ask("go", "done");
+    program.say("exit");
+    assert!(program.wait().success());
+    let outcome = tracer.outcome();
+    outcome.expect(0);
+    let account = fs::read_to_string(account).expect("it is written");
+    let known = account.lines().map(Known::of).collect();
+    (known, Facts::of_dir(&traces), outcome)
+}
+
+/// Arrivals are what the program has connected, the fullest and the drops what the kernel
+/// counts; in the end nothing waits.
+fn expect_full(known: &Known, facts: &Facts) {
+    let events = known.events(facts);
+    let last = events.last().expect("there is one");
+    assert_eq!(known.arrived, BACKLOGS[0] + 1, "{known:?}");
+    assert_eq!((last.arrivals, last.drops), (known.arrived, known.drops));
+    assert!(known.drops > 0, "{known:?}");
+    let peak = events.iter().map(|queue| queue.pending).max();
+    assert_eq!(peak, Some(known.peak));
+    assert_eq!((last.why.as_str(), last.pending), ("closed", 0));
+    // Nobody came after the last was accepted.
+    let is_read = |queue: &&&QueueFacts| queue.why == "reading" && queue.pending == 0;
+    let read = events.iter().rev().find(is_read).expect("it was read");
+    assert_eq!(read.arrivals, known.arrived);
+}
+
+/// At most three from the first of 10 ms on, and no number that cannot be.
+fn expect_bounded(known: &Known, events: &[&QueueFacts]) {
+    let (_, open) = events.split_last().expect("the last is its close");
+    // Of the first three one at least begins an interval, and so does one of the last.
+    for six in open.windows(6) {
+        assert!(six[5].at_ns - six[0].at_ns >= 10_000_000, "{six:?}");
+    }
+    for two in events.windows(2) {
+        assert!(two[0].arrivals <= two[1].arrivals, "{two:?}");
+        assert!(two[0].at_ns <= two[1].at_ns, "{two:?}");
+    }
+    for queue in events {
+        assert!(queue.pending <= known.limit() + 2, "{known:?} {queue:?}");
+    }
+}
+
+#[test]
+fn what_arrives_at_each_listener_is_counted() {
+    let output = output_dir();
+    let (known, facts, outcome) = recorded(output.path());
+    facts.expect_lossless();
+    let mut kinds = BTreeMap::<&str, Vec<&Known>>::new();
+    for known in &known {
+        kinds.entry(&known.kind).or_default().push(known);
+        expect_bounded(known, &known.events(&facts));
+    }
+    expect_full(kinds["full"][0], &facts);
+    expect_full(kinds["full-6"][0], &facts);
+    let arrivals = |known: &Known| known.events(&facts).last().expect("one").arrivals;
+    let fast = kinds["fast"][0];
+    assert_eq!(arrivals(fast), fast.arrived);
+    // Of some it cannot be told to which of the four they came; none is another one's.
+    let shared = &kinds["shared"];
+    for known in shared {
+        assert!(arrivals(known) <= known.arrived, "{known:?}");
+    }
+    let told: u64 = shared.iter().map(|known| arrivals(known)).sum();
+    let came: u64 = shared.iter().map(|known| known.arrived).sum();
+    assert_eq!(told + unresolved(&outcome), came);
+    let inodes: Vec<u64> = known.iter().map(|known| known.inode).collect();
+    let strange = facts
+        .queues
+        .iter()
+        .find(|queue| !inodes.contains(&queue.inode));
+    assert_eq!(strange, None);
+}
+
+/// What the summary says of arrivals at one of several.
+fn unresolved(outcome: &Outcome) -> u64 {
+    let lines = outcome.stdout.lines().map(str::trim);
+    let count = lines
+        .filter_map(|line| line.strip_prefix("arrivals at unknown"))
+        .next();
+    count.map_or(0, |count| {
+        count.trim().replace(',', "").parse().expect("a number")
+    })
+}
