@@ -148,10 +148,8 @@ fn what_arrives_at_each_listener_is_counted() {
 
 /// What the summary says of arrivals at one of several.
 fn unresolved(outcome: &Outcome) -> u64 {
-    let lines = outcome.stdout.lines().map(str::trim);
-    let count = lines
-        .filter_map(|line| line.strip_prefix("arrivals at unknown"))
-        .next();
+    let mut lines = outcome.stdout.lines().map(str::trim);
+    let count = lines.find_map(|line| line.strip_prefix("arrivals at unknown"));
     count.map_or(0, |count| {
         count.trim().replace(',', "").parse().expect("a number")
     })

@@ -263,7 +263,10 @@ mod tests {
 
     #[test]
     fn a_program_too_few_or_too_many_is_refused() {
-        refused(&object(&PROGRAMS[1..], LICENSE), "missing: [\"block_on\"]");
+        refused(
+            &object(&PROGRAMS[1..], LICENSE),
+            "missing: [\"accept_queues\"]",
+        );
         let more = [&PROGRAMS[..], &["new"]].concat();
         refused(&object(&more, LICENSE), "not expected: [\"new\"]");
     }

@@ -242,6 +242,8 @@ impl Tracer {
     /// Ends the hits, all at one moment, then detaches, which takes a while;
     /// the rings keep what they hold. No successor can take over any more.
     pub fn detach(&mut self) {
+        // What has been accepted since the last time; nothing where it fails.
+        let _ = self.read_accept_queues();
         // A word that cannot be written lets hits through until the last link is
         // gone: then the end is not one moment, and nothing else is wrong.
         let _ = self.set_target(NO_TARGET);
