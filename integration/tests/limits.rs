@@ -53,7 +53,7 @@ fn too_few_descriptors_at_any_step() {
     require_root();
     let output = output_dir();
     let program = TestProgram::start("serve", Build::Plain);
-    let enough = (5..64).find(|descriptors| {
+    let enough = (5..80).find(|descriptors| {
         let outcome = Attach::to(program.pid(), output.path())
             .under(&["prlimit", &format!("--nofile={descriptors}")])
             .arg("--duration")

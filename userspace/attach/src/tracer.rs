@@ -199,9 +199,7 @@ impl Tracer {
         self.links = links;
         self.absent.extend(absent);
         // Those that there are, so that no arrival is missed from the first moment on.
-        if let Err(error) = self.read_accept_queues() {
-            self.absent.push((LISTENERS, error.in_full()));
-        }
+        self.read_accept_queues()?;
         self.set_target(target.pid())?;
         // Seen before the word was set, it did not end the hits.
         if self.has_executed()? {
