@@ -70,8 +70,15 @@ fn switch_out(cpu: u32) {
 }
 
 /// The state in which a thread leaves: 0 where it could have run on.
+///
+/// A thread that is preempted on its way to sleep has the state in which it wants to
+/// sleep, and goes on without a wake (kernel/sched/core.c, `__schedule`).
 #[inline(always)]
 fn state(ctx: &BtfTracePointContext, prev: *const u8) -> u32 {
+    let is_preempted: u32 = ctx.arg(0);
+    if is_preempted & 1 == 1 {
+        return 0;
+    }
     if sched_has_state() {
         return ctx.arg(3);
     }
