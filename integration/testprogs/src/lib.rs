@@ -5,6 +5,7 @@
 
 pub mod amount;
 pub mod count;
+pub mod cycles;
 pub mod host;
 pub mod quiet;
 pub mod script;

@@ -17,11 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    thread::{CpuSet, gettid, sched_setaffinity},
-    time::{ClockId, clock_gettime},
-};
-use testprogs::{quiet, script};
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use testprogs::{count::now_ns, cycles::thread_cpu_ns, quiet, script};
 use tokio::{
     runtime::{Builder, Runtime},
     task,
@@ -148,10 +145,10 @@ fn crowded() -> Vec<String> {
         let mut cpus = CpuSet::new();
         cpus.set(0);
         sched_setaffinity(None, &cpus).expect("CPU 0 is there");
-        let (begin, cpu) = (now_ns(), clock_ns(ClockId::ThreadCPUTime));
+        let (begin, cpu) = (now_ns(), thread_cpu_ns());
         let start = Instant::now();
         while start.elapsed() < WORK {}
-        let cpu = clock_ns(ClockId::ThreadCPUTime) - cpu;
+        let cpu = thread_cpu_ns() - cpu;
         line("preempted", tid(), [begin, now_ns()], cpu, 0)
     };
     let threads = [thread::spawn(work), thread::spawn(work)];
@@ -167,14 +164,4 @@ fn line(reason: &str, tid: u32, [begin, end]: [u64; 2], waker: u64, task: u64) -
 
 fn tid() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
-}
-
-fn now_ns() -> u64 {
-    clock_ns(ClockId::Monotonic)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    let (seconds, ns) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
-    seconds * 1_000_000_000 + ns
 }

@@ -4,43 +4,9 @@
 //! on the one worker thread, ns. What a probe adds to a cycle is what a
 //! benchmark of the tracer measures.
 
-use std::{
-    future::Future,
-    io::BufRead as _,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::io::BufRead as _;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Polled `left` times more; each poll wakes its own task.
-struct Cycles {
-    left: u64,
-}
-
-impl Future for Cycles {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.left == 0 {
-            return Poll::Ready(());
-        }
-        self.left -= 1;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-async fn timed(cycles: u64) -> u64 {
-    let before = thread_cpu_ns();
-    Cycles { left: cycles }.await;
-    thread_cpu_ns() - before
-}
-
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
-}
+use testprogs::cycles::timed;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

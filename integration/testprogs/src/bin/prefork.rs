@@ -17,18 +17,14 @@
 
 use std::{
     error::Error,
-    future::Future,
     io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write},
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    pin::Pin,
     process::{self, Command, Stdio},
-    task::{Context, Poll},
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
-use testprogs::{count, quiet, script};
+use testprogs::{count, cycles::timed, quiet, script};
 use tokio::{
     runtime::{self, Runtime},
     sync::mpsc,
@@ -176,38 +172,10 @@ impl Server {
     }
 
     fn time(&mut self, cycles: u64) -> Result<String, Box<dyn Error>> {
-        let timed = async move {
-            let before = thread_cpu_ns();
-            Cycles { left: cycles }.await;
-            thread_cpu_ns() - before
-        };
         let runtime = self.runtime()?;
-        let ns = runtime.block_on(async { tokio::spawn(timed).await })?;
+        let ns = runtime.block_on(async { tokio::spawn(timed(cycles)).await })?;
         Ok(format!("took {ns}"))
     }
-}
-
-/// Polled `left` times more; each poll wakes its own task.
-struct Cycles {
-    left: u64,
-}
-
-impl Future for Cycles {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.left == 0 {
-            return Poll::Ready(());
-        }
-        self.left -= 1;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// 0 in the process that was forked. Nothing else runs here while this does.
