@@ -180,11 +180,15 @@ fn meter_of(args: &RecordArgs, target: &Target, recording: &mut Recording) -> Op
     if !args.wants(Signal::Res) {
         return None;
     }
-    let refused = |error: procfs::ProcError| {
-        stderr::say(format_args!("missing: {RESOURCES}: {error}"));
-        recording.note_absent(&[(RESOURCES, error.to_string())]);
-    };
-    Meter::of(target.pid()).map_err(refused).ok()
+    Meter::of(target.pid())
+        .map_err(|error| miss(recording, RESOURCES, error.to_string()))
+        .ok()
+}
+
+/// Says what the trace lacks from the begin on, and has it told.
+fn miss(recording: &mut Recording, name: &str, reason: String) {
+    stderr::say(format_args!("missing: {name}: {reason}"));
+    recording.note_absent(&[(name, reason)]);
 }
 
 /// The watch for what the target loads from now on; where there can be none, the
@@ -215,8 +219,7 @@ fn late_of(
     };
     started.unwrap_or_else(|reason| {
         let reason = format!("what the target loads later is not traced: {reason}");
-        stderr::say(format_args!("missing: {LATER_OBJECTS}: {reason}"));
-        recording.note_absent(&[(LATER_OBJECTS, reason)]);
+        miss(recording, LATER_OBJECTS, reason);
         Late::none(&objects.traced)
     })
 }
