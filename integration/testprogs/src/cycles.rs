@@ -36,7 +36,7 @@ pub async fn timed(cycles: u64) -> u64 {
 }
 
 /// CPU time of this thread, ns.
-pub fn thread_cpu_ns() -> u64 {
+fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
