@@ -5,32 +5,43 @@
 //! ARRIVED PEAK DROPS`, separated by tabs: connections established, the most that waited,
 //! and connection requests dropped.
 //!
-//! `full` and `full-6` stop accepting until connections are refused, `fast` accepts as fast
-//! as it can, and the listeners of `shared` have one port. Drops are those of the network
-//! namespace: nobody else may be in it.
+//! `full` and `full-6` do not accept while 500 connections are tried, `fast` accepts as fast
+//! as it can, `uring` and `uring-multi` the same by `io_uring`, and the listeners of `shared`
+//! have one port. Drops are those of the network namespace: somebody else's are among them.
 
 use std::{
     env, fs,
+    io::{self, Read as _},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     path::PathBuf,
-    thread,
+    ptr, thread,
     time::Duration,
 };
 
-use rustix::net::{self, AddressFamily, SocketType, sockopt};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::{
+    io::Errno,
+    net::{self, AddressFamily, SocketFlags, SocketType, sockopt},
+};
 use testprogs::script;
 
 /// Where it gets full, and where not.
-const BACKLOGS: [i32; 2] = [16, 1_024];
+const BACKLOGS: [i32; 2] = [128, 1_024];
 /// Connections that are tried where the queue gets full.
-const TRIED: usize = 20;
+const TRIED: usize = 500;
 /// The first retry of a connection request is after a second.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Long enough for a few readings.
 const REST: Duration = Duration::from_secs(1);
 const CLIENTS: usize = 4;
-const EACH: usize = 1_000;
+/// Connections of each client, where all are accepted at once.
+const EACH: usize = 25_000;
+/// The same where the kernel chooses the listener.
+const EACH_OF_SHARED: usize = 1_000;
 const SHARING: usize = 4;
 
 fn main() {
@@ -43,7 +54,13 @@ fn main() {
         "full-6",
         listener((Ipv6Addr::LOCALHOST, 0).into(), BACKLOGS[0], false),
     ));
-    lines.push(fast());
+    lines.push(fast("fast", accept));
+    lines.push(fast("uring", |listener, most| {
+        accept_by_ring(listener, most, false)
+    }));
+    lines.push(fast("uring-multi", |listener, most| {
+        accept_by_ring(listener, most, true)
+    }));
     lines.extend(shared());
     fs::write(path, lines.concat()).expect("FILE can be written");
     script::say("done");
@@ -51,26 +68,33 @@ fn main() {
 }
 
 fn listener(address: SocketAddr, backlog: i32, is_shared: bool) -> TcpListener {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let socket = net::socket(family, SocketType::STREAM, None).expect("a socket");
+    let socket = net::socket(family(&address), SocketType::STREAM, None).expect("a socket");
     sockopt::set_socket_reuseport(&socket, is_shared).expect("an option");
     net::bind(&socket, &address).expect("an address of ours");
     net::listen(&socket, backlog).expect("a port");
     socket.into()
 }
 
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    }
+}
+
 /// More connect than may wait; then all are accepted.
 fn fill(kind: &str, listener: TcpListener) -> String {
     let address = listener.local_addr().expect("it is bound");
-    let dropped = drops();
-    let tries = (0..TRIED).map(|_| TcpStream::connect_timeout(&address, PATIENCE));
-    let connected: Vec<TcpStream> = tries.filter_map(Result::ok).collect();
+    let before = drops();
+    let tries: Vec<OwnedFd> = (0..TRIED).map(|_| begin_to_connect(&address)).collect();
+    thread::sleep(PATIENCE);
+    let connected: Vec<OwnedFd> = tries
+        .into_iter()
+        .filter(|socket| net::getpeername(socket).is_ok())
+        .collect();
     let waiting = waiting(address.port());
-    let dropped = drops() - dropped;
+    let dropped = drops() - before;
     thread::sleep(REST);
     for _ in &connected {
         listener.accept().expect("one waits");
@@ -79,15 +103,26 @@ fn fill(kind: &str, listener: TcpListener) -> String {
     line(kind, &listener, [connected.len() as u64, waiting, dropped])
 }
 
+fn begin_to_connect(address: &SocketAddr) -> OwnedFd {
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::NONBLOCK);
+    let socket = net::socket_with(family(address), kind, flags, None).expect("a socket");
+    let begun = net::connect(&socket, address);
+    assert!(
+        matches!(begun, Ok(()) | Err(Errno::INPROGRESS)),
+        "{begun:?}"
+    );
+    socket
+}
+
 /// As many come as can.
-fn fast() -> String {
+fn fast(kind: &str, accept: impl FnOnce(&TcpListener, usize) -> u64) -> String {
     let listener = listener((Ipv4Addr::UNSPECIFIED, 0).into(), BACKLOGS[1], false);
     let port = listener.local_addr().expect("it is bound").port();
     let accepted = thread::scope(|scope| {
-        connect_all(scope, port);
+        connect_all(scope, port, EACH);
         accept(&listener, CLIENTS * EACH)
     });
-    line("fast", &listener, [accepted, 0, 0])
+    line(kind, &listener, [accepted, 0, 0])
 }
 
 /// The kernel chooses who gets what.
@@ -101,7 +136,7 @@ fn shared() -> Vec<String> {
             .iter()
             .map(|listener| scope.spawn(move || accept(listener, usize::MAX)))
             .collect();
-        thread::scope(|scope| connect_all(scope, address.port()));
+        thread::scope(|scope| connect_all(scope, address.port(), EACH_OF_SHARED));
         // A blocked accept ends when the listener is shut down.
         thread::sleep(REST);
         for listener in &all {
@@ -123,14 +158,19 @@ fn shared() -> Vec<String> {
         .collect()
 }
 
-fn connect_all<'scope>(scope: &'scope thread::Scope<'scope, '_>, port: u16) {
+fn connect_all<'scope>(scope: &'scope thread::Scope<'scope, '_>, port: u16, each: usize) {
     for _ in 0..CLIENTS {
-        scope.spawn(move || {
-            for _ in 0..EACH {
-                TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it is accepted");
-            }
-        });
+        scope.spawn(move || (0..each).for_each(|_| connect(port)));
     }
+}
+
+/// Connects, and is gone once it has been accepted and closed: so none is retried. The reset
+/// leaves no port in `TIME_WAIT`.
+fn connect(port: u16) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it is accepted");
+    let ended = stream.read(&mut [0]);
+    assert!(matches!(ended, Ok(0)), "{ended:?}");
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("an option");
 }
 
 /// How many were accepted, at most so many.
@@ -140,6 +180,43 @@ fn accept(listener: &TcpListener, most: usize) -> u64 {
         .take(most)
         .take_while(Result::is_ok)
         .count() as u64
+}
+
+/// The same by `io_uring`, with a request for each or with one for all.
+fn accept_by_ring(listener: &TcpListener, most: usize, is_multi: bool) -> u64 {
+    let mut ring = IoUring::new(8).expect("the kernel has it");
+    let fd = types::Fd(listener.as_raw_fd());
+    let request = if is_multi {
+        opcode::AcceptMulti::new(fd).build()
+    } else {
+        opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).build()
+    };
+    let (mut accepted, mut is_asked) = (0, false);
+    while accepted < most {
+        if !is_asked {
+            push(&mut ring, &request);
+        }
+        ring.submit_and_wait(1).expect("one comes");
+        for completion in ring.completion() {
+            take(completion.result());
+            accepted += 1;
+            is_asked = is_multi && cqueue::more(completion.flags());
+        }
+    }
+    accepted as u64
+}
+
+#[expect(unsafe_code, reason = "a request may refer to memory")]
+fn push(ring: &mut IoUring, request: &squeue::Entry) {
+    // SAFETY: it refers to none, and the listener is open.
+    unsafe { ring.submission().push(request) }.expect("there is room");
+}
+
+#[expect(unsafe_code, reason = "a completion is a number")]
+fn take(accepted: i32) {
+    assert!(accepted >= 0, "{}", io::Error::from_raw_os_error(-accepted));
+    // SAFETY: the kernel has just given it to us.
+    drop(unsafe { OwnedFd::from_raw_fd(accepted) });
 }
 
 fn line(kind: &str, listener: &TcpListener, [arrived, peak, drops]: [u64; 3]) -> String {
@@ -170,14 +247,14 @@ fn waiting(port: u16) -> u64 {
     .expect("it listens")
 }
 
-/// `ListenDrops` of the network namespace.
+/// `ListenOverflows` of the network namespace.
 fn drops() -> u64 {
     let table = fs::read_to_string("/proc/self/net/netstat").expect("it is there");
     let mut rows = table.lines().filter(|row| row.starts_with("TcpExt:"));
     let (names, values) = (rows.next().expect("names"), rows.next().expect("values"));
     let mut columns = names.split_whitespace().zip(values.split_whitespace());
     let (_, value) = columns
-        .find(|(name, _)| *name == "ListenDrops")
+        .find(|(name, _)| *name == "ListenOverflows")
         .expect("it is counted");
     value.parse().expect("a number")
 }
