@@ -216,6 +216,9 @@ fn the_scheduler_alone() {
     let blocked: Vec<_> = untasked.filter(|known| known.reason == "blocked").collect();
     expect_all_blocked(&blocked, &facts);
     assert_eq!(facts.metadata["dial9-bpf.signals"], "sched");
+    // Neither is said of polls, or of runtimes.
+    let of_tokio = |key: &&String| key.contains("tokio.poll") || key.contains("runtime-metrics");
+    assert_eq!(facts.metadata.keys().find(of_tokio), None);
 }
 
 /// And the other way round: nothing of the scheduler.

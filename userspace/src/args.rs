@@ -12,7 +12,7 @@ use std::{
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
-use dial9_bpf_trace::rotate::Policy;
+use dial9_bpf_trace::{metadata, rotate::Policy};
 
 use crate::flight;
 
@@ -220,7 +220,7 @@ impl Signal {
     /// Its name on the command line and in the metadata.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Tokio => "tokio",
+            Self::Tokio => metadata::TOKIO,
             Self::Sched => "sched",
             Self::Res => "res",
             Self::Net => "net",

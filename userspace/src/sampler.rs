@@ -22,7 +22,8 @@ const USAGE_INTERVAL_NS: u64 = 100_000_000;
 /// Samples a target.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    runtimes: Runtimes,
+    /// Where Tokio is traced.
+    runtimes: Option<Runtimes>,
     due_ns: u64,
     /// Until the target has ended.
     meter: Option<Meter>,
@@ -30,8 +31,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler of these runtimes, and of their process where that is wanted.
-    pub(crate) fn new(runtimes: Runtimes, meter: Option<Meter>) -> Self {
+    /// A sampler of these runtimes and of their process, each where that is wanted.
+    pub(crate) fn new(runtimes: Option<Runtimes>, meter: Option<Meter>) -> Self {
         Self {
             runtimes,
             due_ns: 0,
@@ -42,20 +43,24 @@ impl Sampler {
 
     /// Hears of new runtimes, and samples what it is time for.
     pub(crate) fn turn(&mut self, line: &mut Line) {
-        line.take_schedulers(|(number, address)| self.runtimes.meet(number, address));
+        if let Some(runtimes) = &mut self.runtimes {
+            line.take_schedulers(|(number, address)| runtimes.meet(number, address));
+        }
         let ts_ns = monotonic_ns();
         if ts_ns < self.due_ns {
             return;
         }
         self.due_ns = ts_ns + INTERVAL_NS;
-        self.runtimes.sample(|sample| {
-            line.sample(Sample::Runtime(RuntimeMetrics {
-                ts_ns,
-                number: sample.number,
-                global_queue: sample.global_queue,
-                alive_tasks: sample.alive_tasks,
-            }));
-        });
+        if let Some(runtimes) = &mut self.runtimes {
+            runtimes.sample(|sample| {
+                line.sample(Sample::Runtime(RuntimeMetrics {
+                    ts_ns,
+                    number: sample.number,
+                    global_queue: sample.global_queue,
+                    alive_tasks: sample.alive_tasks,
+                }));
+            });
+        }
         if ts_ns >= self.usage_due_ns {
             self.usage_due_ns = ts_ns + USAGE_INTERVAL_NS;
             self.read_usage(ts_ns, line);
@@ -77,7 +82,10 @@ impl Sampler {
         if let Some(meter) = &self.meter {
             line.note_threads(meter.names());
         }
-        match self.runtimes.absent() {
+        let Some(runtimes) = &self.runtimes else {
+            return;
+        };
+        match runtimes.absent() {
             Some(reason) => line.note_absent(&[(RUNTIME_METRICS, reason.to_owned())]),
             None => line.note_present(RUNTIME_METRICS),
         }

@@ -122,8 +122,11 @@ pub(crate) fn record(
     let named = (args.service.as_deref(), args.instance.as_deref());
     let identity = identity::identity(&target, &args.output, named)?;
     let mut config = config_of(args, (&target, &objects, start.tracer()), &identity, owner)?;
-    let runtimes = Runtimes::of(&target, objects.tokio_version());
-    if let Some(reason) = runtimes.absent() {
+    let runtimes = args
+        .wants(Signal::Tokio)
+        .then(|| Runtimes::of(&target, objects.tokio_version()));
+    let no_runtimes = runtimes.as_ref().and_then(Runtimes::absent);
+    if let Some(reason) = no_runtimes {
         let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
         config.metadata.absent.push(absent);
     }
@@ -151,7 +154,7 @@ pub(crate) fn record(
     };
     output.keep();
     recording.note_absent(tracer.absent());
-    if let Some(reason) = runtimes.absent() {
+    if let Some(reason) = no_runtimes {
         stderr::say(format_args!("missing: {RUNTIME_METRICS}: {reason}"));
     }
     let meter = meter_of(args, &target, &mut recording);

@@ -11,6 +11,8 @@ use crate::object;
 
 /// What counters of runtimes are called where they are absent.
 pub const RUNTIME_METRICS: &str = "runtime-metrics";
+/// What asks for tasks and workers.
+pub const TOKIO: &str = "tokio";
 
 /// A traced process and how it is traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,22 +184,25 @@ impl Metadata {
             "process.available_parallelism",
             available_parallelism.as_ref(),
         );
-        entries.put("tokio.poll_coverage", "all");
-        entries.put("tokio.local_queue", "false");
+        let tells_tasks = signals.contains(&TOKIO);
+        if tells_tasks {
+            entries.put("tokio.poll_coverage", "all");
+            entries.put("tokio.local_queue", "false");
+        }
         entries.put_known("tokio.version", tokio_version.as_ref());
         entries.put("target.pid", &target.pid);
         entries.put("target.start_ticks", &target.start_ticks);
         entries.put("target.exe", &target.exe);
         entries.put_known("target.build_id", target.build_id.as_ref());
-        entries.put("dial9-bpf.cpu_time", CPU_TIME_NOTE);
+        if tells_tasks {
+            entries.put("dial9-bpf.cpu_time", CPU_TIME_NOTE);
+        }
         if *tells_waits {
             // dial9's: of how many parks one has its wait.
             entries.put("sched.wait_sample_rate", &1);
         }
-        if !signals.is_empty() {
-            entries.put("dial9-bpf.signals", &signals.join(","));
-        }
-        if absent.iter().all(|(name, _)| name != RUNTIME_METRICS) {
+        entries.put("dial9-bpf.signals", &signals.join(","));
+        if tells_tasks && absent.iter().all(|(name, _)| name != RUNTIME_METRICS) {
             entries.put("dial9-bpf.runtime_metrics", RUNTIME_METRICS_NOTE);
         }
         for (probe, reason) in absent {

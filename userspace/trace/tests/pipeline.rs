@@ -14,7 +14,7 @@ use dial9_bpf_trace::decode::Record;
 use dial9_bpf_trace::encode::Encoder;
 use dial9_bpf_trace::interpret::Interpreter;
 use dial9_bpf_trace::loss::LossLedger;
-use dial9_bpf_trace::metadata::{Metadata, Target};
+use dial9_bpf_trace::metadata::{Metadata, TOKIO, Target};
 use dial9_bpf_trace::segment::{ActiveSegment, Owner, Seal, SealedSegment};
 use dial9_bpf_trace::sort::Sorter;
 use synthetic::Stream;
@@ -38,7 +38,7 @@ fn metadata() -> Metadata {
         machine: Vec::new(),
         threads: std::collections::BTreeMap::new(),
         tells_waits: false,
-        signals: Vec::new(),
+        signals: vec![TOKIO],
         absent: vec![("spawn".into(), "not in this binary".into())],
         objects: Vec::new(),
     }
