@@ -12,8 +12,8 @@ use aya_ebpf::{
 use dial9_bpf_abi::{
     limits::NO_TARGET,
     loss::LossCause,
-    record::{FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu, RecordKind},
-    thread::{Away, slot_index},
+    record::{FLAG_UNTOLD, FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu, RecordKind},
+    thread::{Away, ON, slot_index},
 };
 
 use crate::{
@@ -48,21 +48,27 @@ pub fn leave(prev: *const u8, state: u32, cpu: u32) {
     // SAFETY: a map value. A thread's slot is written by its switches, which are one
     // after the other, and by who wakes it, who writes other fields.
     let away = unsafe { &mut *away };
-    if away.off_ns != 0 && away.tid != tid {
-        let (kind, tid) = (RecordKind::OFF_CPU, away.tid);
-        Hit { kind, cpu, tid }.lose(LossCause::SlotTaken);
+    // SAFETY: the helper has no precondition.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if is_off(away) {
+        if away.tid == tid {
+            tell(away, (now_ns, cpu), FLAG_UNTOLD);
+        } else {
+            let (kind, tid) = (RecordKind::OFF_CPU, away.tid);
+            Hit { kind, cpu, tid }.lose(LossCause::SlotTaken);
+        }
         away.wake_ns = 0;
     }
     away.tid = tid;
     away.state = state;
-    // SAFETY: the helper has no precondition.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
     away.off_ns = if state & DEAD == 0 { now_ns } else { 0 };
 }
 
 /// A thread of the target is on a CPU again since `on_ns`.
 ///
-/// Emits: [`OffCpu`], 40 bytes
+/// One switch of an interval may be untold: of 81,735 switches on a machine with 6.18 the
+/// tracepoint left out 69, mostly those from two of its own threads to whatever was next,
+/// for all its listeners alike.
 #[inline(always)]
 pub fn come_back(next: *const u8, on_ns: u64, cpu: u32) {
     let tid = pid(next);
@@ -74,28 +80,43 @@ pub fn come_back(next: *const u8, on_ns: u64, cpu: u32) {
     if away.tid != tid {
         return;
     }
-    let Away {
-        state,
-        off_ns,
-        wake_ns,
-        waker,
-        flags,
-        ..
-    } = *away;
-    away.off_ns = 0;
+    let was = *away;
     away.wake_ns = 0;
-    if off_ns == 0 || target() == NO_TARGET {
+    if target() == NO_TARGET {
+        away.off_ns = 0;
         return;
     }
-    let kind = RecordKind::OFF_CPU;
-    let flags = if wake_ns == 0 { 0 } else { flags as u16 };
+    away.off_ns = ON;
+    let flags = match was.off_ns {
+        0 => return,
+        ON => FLAG_UNTOLD,
+        _ if was.wake_ns == 0 => 0,
+        _ => was.flags as u16,
+    };
+    tell(&was, (on_ns, cpu), flags);
+}
+
+#[inline(always)]
+fn is_off(away: &Away) -> bool {
+    away.off_ns != 0 && away.off_ns != ON
+}
+
+/// Emits: [`OffCpu`], 40 bytes
+#[inline(always)]
+fn tell(away: &Away, (on_ns, cpu): (u64, u32), flags: u16) {
+    let (kind, tid) = (RecordKind::OFF_CPU, away.tid);
     Hit { kind, cpu, tid }.emit_at::<OffCpu>(on_ns, flags, |record| {
+        let waker = if flags & FLAG_WAKER == 0 {
+            0
+        } else {
+            away.waker
+        };
         // SAFETY: `emit_at` hands out a record that is ours to write.
         unsafe {
-            (&raw mut (*record).off_ns).write(off_ns);
-            (&raw mut (*record).wake_ns).write(wake_ns);
-            (&raw mut (*record).state).write(state);
-            (&raw mut (*record).waker).write(if flags & FLAG_WAKER == 0 { 0 } else { waker });
+            (&raw mut (*record).off_ns).write(away.off_ns);
+            (&raw mut (*record).wake_ns).write(away.wake_ns);
+            (&raw mut (*record).state).write(away.state);
+            (&raw mut (*record).waker).write(waker);
         }
     });
 }
@@ -118,10 +139,11 @@ pub fn sched_waking(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: as in `leave`.
     let away = unsafe { &mut *away };
     if away.tid != tid {
-        if away.off_ns != 0 {
+        if is_off(away) {
             return 0;
         }
         away.tid = tid;
+        away.off_ns = 0;
     }
     let (waker, flags) = waker(&ctx);
     away.waker = waker;

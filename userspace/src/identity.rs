@@ -100,6 +100,7 @@ pub(crate) fn metadata(
         signals: signals.iter().map(|signal| signal.name()).collect(),
         absent,
         forked: 0,
+        untold_absences: 0,
         objects: self::objects(traced),
         machine: machine(),
         threads: BTreeMap::new(),

@@ -103,6 +103,7 @@ impl Summary<'_> {
             ("unreadable texts", self.stats.unreadable_texts),
             ("stray pieces of texts", self.stats.stray_pieces),
             ("arrivals at unknown", self.stats.unresolved_arrivals),
+            ("off the CPU, untold", self.stats.untold_absences),
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }

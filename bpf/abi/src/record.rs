@@ -109,6 +109,9 @@ pub const FLAG_ARRIVAL: u16 = 64;
 pub const FLAG_UNRESOLVED: u16 = 128;
 /// The listener closes.
 pub const FLAG_CLOSED: u16 = 256;
+/// The thread was off its CPU, but the kernel told one of the two switches only: since
+/// when, or until when, is not known, and nothing but the thread and the time counts.
+pub const FLAG_UNTOLD: u16 = 512;
 /// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
 /// the object whose task it is: each object has a Tokio of its own, and that counts ids
 /// and owners from 1.

@@ -32,7 +32,8 @@ pub struct Away {
     pub tid: u32,
     /// Its state when it left the CPU: bits of `task_struct.__state`.
     pub state: u32,
-    /// When it left, `CLOCK_MONOTONIC`, ns; 0 while it is on a CPU.
+    /// When it left, `CLOCK_MONOTONIC`, ns; [`ON`] while it is on a CPU; 0 where neither was
+    /// seen.
     pub off_ns: u64,
     /// The thread that woke it; 0 where none is known.
     pub waker: u32,
@@ -42,6 +43,9 @@ pub struct Away {
     /// not.
     pub wake_ns: u64,
 }
+
+/// [`Away::off_ns`] of a thread that is on a CPU.
+pub const ON: u64 = u64::MAX;
 
 /// What a thread lost since its last record, in an array by the low bits of the
 /// tid (a hash lookup would cost 32 ns on every hit). Two threads may share a

@@ -43,6 +43,9 @@ pub struct Metadata {
     /// Processes so far that come from forks of the target and have executed no
     /// program; 0 also where that is not known.
     pub forked: u64,
+    /// Intervals off the CPU so far that have no event, as the kernel told one of their
+    /// switches only.
+    pub untold_absences: u64,
     /// Names of the target's threads, by tid, as far as they are known.
     pub threads: BTreeMap<u32, String>,
     /// The machine and its kernel: names of facts, and these.
@@ -168,6 +171,7 @@ impl Metadata {
             signals,
             absent,
             forked,
+            untold_absences,
             objects,
             machine,
             threads: _,
@@ -210,6 +214,9 @@ impl Metadata {
         }
         if *forked > 0 {
             entries.put("dial9-bpf.forked", forked);
+        }
+        if *untold_absences > 0 {
+            entries.put("dial9-bpf.untold_absences", untold_absences);
         }
         if objects.iter().any(|object| !object.is_executable) {
             for (number, object) in objects.iter().enumerate() {

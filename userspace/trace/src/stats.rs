@@ -55,6 +55,8 @@ pub struct Stats {
     /// Connections that came to one of several listeners, and it is not known to which:
     /// not counted as any one's arrival.
     pub unresolved_arrivals: u64,
+    /// Intervals off the CPU of which the kernel told one switch only: no event.
+    pub untold_absences: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
 }

@@ -35,6 +35,7 @@ fn metadata() -> Metadata {
             build_id: None,
         },
         forked: 0,
+        untold_absences: 0,
         machine: Vec::new(),
         threads: std::collections::BTreeMap::new(),
         tells_waits: false,

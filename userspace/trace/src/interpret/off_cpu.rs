@@ -3,7 +3,9 @@
 //! In: the record of a thread that is on a CPU again. Out: the interval, with the poll
 //! that it interrupts; the waits of parks. Never: a waker that was not seen.
 
-use dial9_bpf_abi::record::{FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu, RecordHeader};
+use dial9_bpf_abi::record::{
+    FLAG_UNTOLD, FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu, RecordHeader,
+};
 
 use super::Interpreter;
 use super::lane::{Out, visit};
@@ -12,7 +14,16 @@ use crate::location::Locations;
 
 impl Interpreter {
     pub(super) fn off_cpu(&mut self, off: &OffCpu, out: &mut impl FnMut(&Event, &Locations)) {
-        let RecordHeader { tid, ts_ns, .. } = off.header;
+        let RecordHeader {
+            tid, ts_ns, flags, ..
+        } = off.header;
+        if flags & FLAG_UNTOLD != 0 {
+            self.stats.untold_absences += 1;
+            if let Some(thread) = self.threads.get(tid) {
+                thread.parked_wait_ns = None;
+            }
+            return;
+        }
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         // The thread did nothing meanwhile: what it polls now it polled then.
         let (task_id, worker) = visit(&mut self.threads, off.header, out);

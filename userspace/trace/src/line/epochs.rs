@@ -28,6 +28,8 @@ impl Line {
         let Some((since_ns, _)) = self.output.outage() else {
             return;
         };
+        self.output
+            .note_untold(self.interpreter.stats().untold_absences);
         let losses = self.ledger.losses();
         let ending = Ending {
             runtimes: self.interpreter.runtimes(),
@@ -66,6 +68,8 @@ impl Line {
         is_complete: bool,
         sealed: &mut impl FnMut(ClosedSegment),
     ) {
+        self.output
+            .note_untold(self.interpreter.stats().untold_absences);
         let losses = self.ledger.losses();
         let closed = self.output.close(&Ending {
             runtimes: self.interpreter.runtimes(),

@@ -219,6 +219,11 @@ impl Output {
         }
     }
 
+    /// Intervals off the CPU so far that were not told whole; the segment's end tells it.
+    pub(super) fn note_untold(&mut self, absences: u64) {
+        self.metadata.untold_absences = absences;
+    }
+
     /// Processes that the target has forked so far; the segment's end tells it.
     pub(super) fn note_forked(&mut self, forked: u64) {
         self.metadata.forked = forked;

@@ -1,6 +1,6 @@
 //! Intervals off the CPU: reason, waker, wait, and the waits of parks.
 
-use dial9_bpf_abi::record::{FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu};
+use dial9_bpf_abi::record::{FLAG_UNTOLD, FLAG_WAKER, FLAG_WOKEN_BY_INTERRUPT, OffCpu};
 
 use super::*;
 
@@ -75,4 +75,21 @@ fn no_wait_is_told_where_wakes_are_not_seen() {
         .park(7, 100, 1)
         .unpark(7, 200, 2)
         .expect(&["100 park w0 cpu 1 tid 7", "200 unpark w0 cpu 2 tid 7"]);
+}
+
+#[test]
+fn an_interval_that_was_not_told_whole_is_counted_and_no_event() {
+    let mut bench = Bench::new();
+    bench.interpreter.tell_waits(true);
+    bench
+        .park(7, 100, 1)
+        .off(7, [110, 150, 160], BLOCKED, FLAG_WAKER)
+        .off(7, [0, 0, 170], 0, FLAG_UNTOLD)
+        .unpark(7, 180, 2)
+        .expect(&[
+            "100 park w0 cpu 1 tid 7",
+            "160 off 50 tid 7 w0 #0 Blocked wait Some(10) by Some(Thread(9))",
+            "180 unpark w0 cpu 2 tid 7",
+        ]);
+    assert_eq!(bench.interpreter.stats().untold_absences, 1);
 }
