@@ -97,6 +97,8 @@ pub(crate) fn metadata(
             build_id: build_id.clone(),
         },
         tells_waits: tracer.tells_waits(),
+        profile_hz: None,
+        off_cpu_stacks: None,
         signals: signals.iter().map(|signal| signal.name()).collect(),
         absent,
         forked: 0,

@@ -13,5 +13,6 @@ pub mod limits;
 pub mod listener;
 pub mod loss;
 pub mod record;
+pub mod stack;
 pub mod text;
 pub mod thread;

@@ -45,9 +45,13 @@ impl RecordKind {
     pub const BLOCK_ON_END: Self = Self(15);
     /// A connection was queued at a listener, or its queue was read: [`AcceptQueue`].
     pub const ACCEPT_QUEUE: Self = Self(16);
+    /// The profile's clock has ticked while a thread ran: [`crate::stack::Stack`].
+    pub const CPU_SAMPLE: Self = Self(17);
+    /// A thread leaves its CPU to wait, inside a poll: [`crate::stack::Stack`].
+    pub const OFF_CPU_STACK: Self = Self(18);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 15] = [
+    pub const HITS: [Self; 17] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -63,6 +67,8 @@ impl RecordKind {
         Self::BLOCK_ON,
         Self::BLOCK_ON_END,
         Self::ACCEPT_QUEUE,
+        Self::CPU_SAMPLE,
+        Self::OFF_CPU_STACK,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -84,6 +90,8 @@ impl RecordKind {
             Self::BLOCK_ON => "block-on",
             Self::BLOCK_ON_END => "block-on-end",
             Self::ACCEPT_QUEUE => "accept-queue",
+            Self::CPU_SAMPLE => "cpu-sample",
+            Self::OFF_CPU_STACK => "off-cpu-stack",
             _ => return None,
         })
     }

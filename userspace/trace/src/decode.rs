@@ -8,6 +8,10 @@ use dial9_bpf_abi::record::{
     RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
 };
 
+pub use stack::{CopiedStack, UserStack};
+
+mod stack;
+
 /// One record, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {

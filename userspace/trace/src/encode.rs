@@ -15,6 +15,7 @@ use crate::event::{
 use crate::location::{LocationId, Locations, MAX_NAME_BYTES};
 use crate::loss::Loss;
 use crate::segment::Evicted;
+use crate::stacks::MAX_FRAMES;
 use crate::texts::TextId;
 use crate::wire::{
     BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
@@ -28,7 +29,7 @@ mod samples;
 /// Largest batch, bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;
 /// Room for one more event with every schema and name it can need.
-const HEADROOM_BYTES: usize = MAX_NAME_BYTES + (4 << 10);
+const HEADROOM_BYTES: usize = MAX_NAME_BYTES + MAX_FRAMES * 10 + (4 << 10);
 /// The last frame of each batch: a string pool without strings, which readers
 /// pass over. Frames have no length, so that a file cut between two frames
 /// would otherwise look whole.
@@ -190,6 +191,7 @@ impl Encoder {
             Event::RuntimeMetrics(ref sample) => self.runtime_metrics(sample),
             Event::Panic(ref panicked) => self.panic(panicked, locations),
             Event::OffCpu(ref absence) => self.off_cpu(absence),
+            Event::CpuSample(ref sample) => self.cpu_sample(sample, locations),
             Event::AcceptQueue(ref queue) => self.accept_queue(queue),
             Event::Usage(ref usage) => self.usage(usage),
             Event::TargetEnd(ref end) => self.target_end(end, locations),

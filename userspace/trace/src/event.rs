@@ -9,6 +9,7 @@ use std::fmt;
 
 pub use crate::interpret::accept_queue::{AcceptQueue, Why};
 pub use crate::metrics::{ResourceUsage, RuntimeMetrics, Sample};
+pub use crate::stacks::{CpuSample, Moment, ThreadName};
 
 use crate::location::LocationId;
 use crate::texts::TextId;
@@ -111,6 +112,9 @@ pub enum Event {
     Panic(Panicked),
     /// A thread was off its CPU.
     OffCpu(Absence),
+    /// Where a thread was. Its frames are those that [`crate::location::Locations`] has at
+    /// this moment.
+    CpuSample(CpuSample),
     /// How many connections wait at a listener.
     AcceptQueue(AcceptQueue),
     /// What the target has used.
@@ -137,6 +141,7 @@ impl Event {
             | Self::RuntimeMetrics(RuntimeMetrics { ts_ns, .. })
             | Self::Panic(Panicked { ts_ns, .. })
             | Self::OffCpu(Absence { ts_ns, .. })
+            | Self::CpuSample(CpuSample { ts_ns, .. })
             | Self::AcceptQueue(AcceptQueue { ts_ns, .. })
             | Self::Usage(ResourceUsage { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,

@@ -91,6 +91,7 @@ pub(crate) fn close(segment: ActiveSegment, evicted: &[Evicted]) -> ClosedSegmen
         evicted,
         undecoded: 0,
         unwritten: 0,
+        stacks: crate::stats::StackCounts::default(),
         dump: None,
         is_complete: true,
         anchor: anchor(3 * BASE_NS),

@@ -38,6 +38,7 @@ mod lane;
 mod life;
 mod off_cpu;
 mod park;
+mod sampled;
 mod watch;
 
 /// Largest worker id that a wake can name.

@@ -35,6 +35,7 @@ mod schemas;
 pub mod segment;
 pub mod sort;
 pub mod spool;
+pub mod stacks;
 pub mod stats;
 mod tasks;
 pub mod texts;

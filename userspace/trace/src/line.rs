@@ -44,7 +44,8 @@ use crate::metadata::{Metadata, Object};
 use crate::rotate::Policy;
 use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
 use crate::sort::Sorter;
-use crate::stats::Stats;
+use crate::stacks::{Sampled, Waiting};
+use crate::stats::{StackCounts, Stats};
 use output::{Ending, Output};
 use watermark::Watermark;
 
@@ -77,6 +78,7 @@ pub struct Line {
     sorter: Sorter,
     /// In order of time.
     samples: VecDeque<Sample>,
+    stacks: Waiting,
     interpreter: Interpreter,
     output: Output,
     ledger: LossLedger,
@@ -87,6 +89,8 @@ pub struct Line {
     /// Records that did not decode: since the start, and in this segment.
     undecoded: (u64, u64),
     late: u64,
+    /// Stacks that closed segments have told.
+    stacks_told: StackCounts,
 }
 
 /// The end of the present segment.
@@ -116,6 +120,7 @@ impl Line {
             policy,
             sorter: Sorter::new(),
             samples: VecDeque::new(),
+            stacks: Waiting::default(),
             interpreter,
             output: Output::begin(place, owner, metadata, now)?,
             ledger: LossLedger::new(),
@@ -127,6 +132,7 @@ impl Line {
             released_ns: now.mono_ns,
             undecoded: (0, 0),
             late: 0,
+            stacks_told: StackCounts::default(),
         })
     }
 
@@ -157,6 +163,23 @@ impl Line {
     /// than the begin of the last pass that has ended.
     pub fn sample(&mut self, sample: Sample) {
         self.samples.push_back(sample);
+    }
+
+    /// Takes a thread's stack: the frames, leaf first, those of the kernel before the
+    /// others, of which all but the leaf's are return addresses less 1.
+    pub fn stack(&mut self, sampled: Sampled, frames: &[u64]) {
+        if sampled.ts_ns < self.output.started().mono_ns {
+            self.late += 1;
+            self.ledger.late(sampled.cpu, sampled.moment.kind());
+            return;
+        }
+        self.stacks.push(sampled, frames);
+    }
+
+    /// Takes note of a stack that did not decode.
+    pub fn undecoded_stack(&mut self) {
+        self.undecoded.0 += 1;
+        self.undecoded.1 += 1;
     }
 
     /// The number of each list of tasks and the address of its scheduler, as far as they
@@ -428,6 +451,7 @@ impl Line {
         let Self {
             sorter,
             samples,
+            stacks,
             interpreter,
             output,
             ..
@@ -435,6 +459,11 @@ impl Line {
         let mut sample_before = |ts_ns, interpreter: &mut Interpreter, output: &mut Output| {
             while let Some(sample) = samples.pop_front_if(|sample| sample.ts_ns() < ts_ns) {
                 interpreter.sample(sample, &mut |event, locations| {
+                    output.event(event, locations);
+                });
+            }
+            while let Some(sampled) = stacks.pop_before(ts_ns, interpreter.frames_mut()) {
+                interpreter.sampled(&sampled, &mut |event, locations| {
                     output.event(event, locations);
                 });
             }

@@ -48,6 +48,8 @@ pub struct Locations {
     by_address: HashMap<(u8, u64), LocationId, RandomState>,
     strangers: usize,
     texts: Texts,
+    /// Frames of the sample that is being said.
+    frames: Vec<u64>,
 }
 
 /// A file with task types of its own.
@@ -108,6 +110,7 @@ impl Locations {
             by_address: HashMap::default(),
             strangers: 0,
             texts: Texts::default(),
+            frames: Vec::new(),
         };
         for object in objects {
             locations.add_object(object);
@@ -194,6 +197,17 @@ impl Locations {
     /// The text of a panic.
     pub fn text(&self, id: TextId) -> &str {
         self.texts.get(id)
+    }
+
+    /// The frames of the sample that is being said, leaf first; those of the kernel are
+    /// before the others.
+    pub fn frames(&self) -> &[u64] {
+        &self.frames
+    }
+
+    /// Where the frames of the next sample go.
+    pub(crate) fn frames_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.frames
     }
 
     /// Number of names.

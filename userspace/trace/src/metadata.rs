@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::object;
+use crate::stats::StackCounts;
 
 /// What counters of runtimes are called where they are absent.
 pub const RUNTIME_METRICS: &str = "runtime-metrics";
@@ -36,6 +37,10 @@ pub struct Metadata {
     pub target: Target,
     /// Whether intervals off the CPU come with their wakes.
     pub tells_waits: bool,
+    /// Samples of the profile per second of a thread's time on a CPU, where there are any.
+    pub profile_hz: Option<u32>,
+    /// Which of the stacks of threads that leave their CPUs are taken, where any are.
+    pub off_cpu_stacks: Option<String>,
     /// Names of what was asked for.
     pub signals: Vec<&'static str>,
     /// Probes without a site, by name, and why.
@@ -121,6 +126,8 @@ pub struct Outcome<'a> {
     pub undecoded: u64,
     /// Events that could not be written since the recording began.
     pub unwritten: u64,
+    /// Stacks in the segment.
+    pub stacks: StackCounts,
     /// Why a recorder that keeps nothing has kept the segment.
     pub dump: Option<&'a str>,
 }
@@ -168,6 +175,8 @@ impl Metadata {
             tokio_version,
             target,
             tells_waits,
+            profile_hz,
+            off_cpu_stacks,
             signals,
             absent,
             forked,
@@ -205,6 +214,14 @@ impl Metadata {
             // dial9's: of how many parks one has its wait.
             entries.put("sched.wait_sample_rate", &1);
         }
+        if let Some(hz) = profile_hz {
+            // dial9's.
+            entries.put("cpu.profile.enabled", "true");
+            entries.put("cpu.profile.backend", "perf");
+            entries.put("cpu.profile.event_source", "task-clock");
+            entries.put("cpu.profile.frequency_hz", hz);
+        }
+        entries.put_known("dial9-bpf.off_cpu_stacks", off_cpu_stacks.as_ref());
         entries.put("dial9-bpf.signals", &signals.join(","));
         if tells_tasks && absent.iter().all(|(name, _)| name != RUNTIME_METRICS) {
             entries.put("dial9-bpf.runtime_metrics", RUNTIME_METRICS_NOTE);
@@ -239,6 +256,7 @@ impl Metadata {
             lost,
             undecoded,
             unwritten,
+            stacks,
             dump,
         } = outcome;
         let mut entries = Entries(self.opening());
@@ -264,6 +282,20 @@ impl Metadata {
         entries.put("dial9-bpf.undecoded", &undecoded);
         if unwritten > 0 {
             entries.put("dial9-bpf.unwritten", &unwritten);
+        }
+        if self.profile_hz.is_some() || self.off_cpu_stacks.is_some() {
+            let StackCounts {
+                complete,
+                truncated,
+                failed,
+                kernel,
+                outside_polls,
+            } = stacks;
+            entries.put("dial9-bpf.stacks.complete", &complete);
+            entries.put("dial9-bpf.stacks.truncated", &truncated);
+            entries.put("dial9-bpf.stacks.failed", &failed);
+            entries.put("dial9-bpf.stacks.kernel", &kernel);
+            entries.put("dial9-bpf.stacks.outside_polls", &outside_polls);
         }
         entries.0
     }
@@ -349,6 +381,7 @@ mod tests {
             lost: 3,
             undecoded: 0,
             unwritten: 0,
+            stacks: StackCounts::default(),
             dump: None,
         };
         let runtime = |number, workers: &[u32]| Runtime {

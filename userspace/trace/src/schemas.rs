@@ -12,12 +12,13 @@ use dial9_bpf_abi::record::{
     AcceptQueue, BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader,
     RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
 };
+use dial9_bpf_abi::stack::Stack;
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::wire::{
-    BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, EvictionEvent, GapEvent, LossEvent,
-    OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
+    BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, CpuSampleEvent, EvictionEvent, GapEvent,
+    LossEvent, OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
     RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
     TcpAcceptQueueEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
@@ -64,7 +65,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 21] {
+fn events() -> [(PathBuf, String); 22] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -83,6 +84,7 @@ fn events() -> [(PathBuf, String); 21] {
         event::<EvictionEvent>(EVICTION),
         event::<UnwrittenEvent>(UNWRITTEN),
         event::<OffCpuEvent>(OFF_CPU),
+        event::<CpuSampleEvent>(CPU_SAMPLE),
         event::<ProcessResourceUsageEvent>(USAGE),
         event::<TcpAcceptQueueEvent<'_>>(ACCEPT_QUEUE),
         event::<PanicEvent>(PANIC),
@@ -233,6 +235,20 @@ fn life_records(text: &mut String) {
         family: "AF_INET or AF_INET6"
     });
     record(text, "accept-queue", size_of::<AcceptQueue>(), &fields);
+    let fields = fields!(Stack {
+        header: head,
+        ip: "of the user code",
+        sp: "address of the first byte that is copied",
+        bp: "of the user code",
+        name: "of the thread, ends at the first 0",
+        cpu: "the CPU",
+        kernel_frames: "words that follow: return addresses in the kernel, leaf first",
+        is_cut: "1 where the stack may go on",
+        user_bytes: "bytes that follow those: the user stack from sp up",
+        reserved: "0"
+    });
+    let name = "cpu-sample, off-cpu-stack, and what follows";
+    record(text, name, size_of::<Stack>(), &fields);
 }
 
 #[test]

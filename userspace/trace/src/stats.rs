@@ -8,6 +8,7 @@ use dial9_bpf_abi::text::Piece;
 
 use crate::decode::Record;
 use crate::event::Event;
+use crate::stacks::{Extent, Moment};
 
 /// Counters of an interpreter; all count from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +60,51 @@ pub struct Stats {
     pub untold_absences: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
+    /// Stacks by how much of them there is.
+    pub stacks: StackCounts,
+}
+
+/// Stacks by how much of them there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackCounts {
+    /// To the thread's first function.
+    pub complete: u64,
+    /// They go on behind what was copied.
+    pub truncated: u64,
+    /// No rule is known by which they would go on.
+    pub failed: u64,
+    /// Of threads without user code.
+    pub kernel: u64,
+    /// Of threads that left their CPUs outside polls, or in one whose begin is not known:
+    /// no event.
+    pub outside_polls: u64,
+}
+
+impl StackCounts {
+    pub(crate) fn count(&mut self, extent: Extent) {
+        *match extent {
+            Extent::Complete => &mut self.complete,
+            Extent::Truncated => &mut self.truncated,
+            Extent::Failed => &mut self.failed,
+            Extent::Kernel => &mut self.kernel,
+        } += 1;
+    }
+
+    /// What was counted since.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            complete: self.complete - before.complete,
+            truncated: self.truncated - before.truncated,
+            failed: self.failed - before.failed,
+            kernel: self.kernel - before.kernel,
+            outside_polls: self.outside_polls - before.outside_polls,
+        }
+    }
+
+    /// Those that became events.
+    pub fn said(&self) -> u64 {
+        self.complete + self.truncated + self.failed + self.kernel
+    }
 }
 
 /// Records by kind.
@@ -98,6 +144,10 @@ pub struct RecordCounts {
     pub block_on_end: u64,
     /// Accept queues read, as at each connection.
     pub accept_queue: u64,
+    /// Samples of the profile.
+    pub cpu_sample: u64,
+    /// Stacks of threads that left their CPUs.
+    pub off_cpu_stack: u64,
 }
 
 impl RecordCounts {
@@ -125,6 +175,13 @@ impl RecordCounts {
         *counter += 1;
     }
 
+    pub(crate) fn count_stack(&mut self, moment: Moment) {
+        *match moment {
+            Moment::OnCpu => &mut self.cpu_sample,
+            Moment::SwitchOut => &mut self.off_cpu_stack,
+        } += 1;
+    }
+
     /// Hits among them: all but the gaps. A text counts as often as it has pieces.
     pub fn hits(&self) -> u64 {
         let Self {
@@ -145,9 +202,11 @@ impl RecordCounts {
             block_on,
             block_on_end,
             accept_queue,
+            cpu_sample,
+            off_cpu_stack,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
-        let of_threads = block_on + block_on_end + off_cpu;
+        let of_threads = block_on + block_on_end + off_cpu + cpu_sample + off_cpu_stack;
         of_tasks + of_threads + exit + signal + panic + message + piece + accept_queue
     }
 }
@@ -186,6 +245,10 @@ pub struct EventCounts {
     pub panic: u64,
     /// Intervals off the CPU.
     pub off_cpu: u64,
+    /// Threads sampled, on their CPUs.
+    pub cpu_sample: u64,
+    /// The same where they left them.
+    pub off_cpu_sample: u64,
     /// Changes of accept queues.
     pub accept_queue: u64,
     /// Samples of what the target has used.
@@ -211,6 +274,10 @@ impl EventCounts {
             Event::RuntimeMetrics(_) => &mut self.runtime_metrics,
             Event::Panic(_) => &mut self.panic,
             Event::OffCpu(_) => &mut self.off_cpu,
+            Event::CpuSample(sample) => match sample.moment {
+                Moment::OnCpu => &mut self.cpu_sample,
+                Moment::SwitchOut => &mut self.off_cpu_sample,
+            },
             Event::AcceptQueue(_) => &mut self.accept_queue,
             Event::Usage(_) => &mut self.usage,
             Event::TargetEnd(_) => &mut self.target_end,
@@ -234,12 +301,14 @@ impl EventCounts {
             runtime_metrics,
             panic,
             off_cpu,
+            cpu_sample,
+            off_cpu_sample,
             accept_queue,
             usage,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
-        let of_threads = block_on + off_cpu + panic;
+        let of_threads = block_on + off_cpu + cpu_sample + off_cpu_sample + panic;
         let samples = runtime_metrics + usage + accept_queue;
         of_tasks + of_threads + samples + gap + target_end
     }

@@ -6,7 +6,7 @@
 //!
 //! Times are `CLOCK_MONOTONIC` in ns. Task ids are Tokio's `task::Id`.
 
-use dial9_trace_format::{InternedString, TraceEvent};
+use dial9_trace_format::{InternedStackFrames, InternedString, TraceEvent};
 
 macro_rules! wire {
     ($(#[$doc:meta])* $name:ident $(<$l:lifetime>)? { $($(#[$m:meta])* $field:ident: $type:ty,)* }) => {
@@ -235,6 +235,18 @@ wire! {
         #[traceevent(kind = "counter")]
         drops: u64,
         why: InternedString,
+    }
+}
+wire! {
+    /// dial9: where a thread was when the profile's clock ticked (`source` 0), or when it
+    /// left its CPU (1).
+    CpuSampleEvent {
+        worker_id: u64,
+        tid: u32,
+        source: u8,
+        thread_name: Option<InternedString>,
+        callchain: InternedStackFrames,
+        cpu: Option<u64>,
     }
 }
 wire! {

@@ -39,6 +39,8 @@ fn metadata() -> Metadata {
         machine: Vec::new(),
         threads: std::collections::BTreeMap::new(),
         tells_waits: false,
+        profile_hz: None,
+        off_cpu_stacks: None,
         signals: vec![TOKIO],
         absent: vec![("spawn".into(), "not in this binary".into())],
         objects: Vec::new(),

@@ -1,15 +1,45 @@
-//! Counters that were read rather than recorded.
+//! What was looked at rather than told: counters, and where threads are.
 //!
-//! In: a sample of a runtime, of the process or of a listener. Out: dial9's event of it.
+//! In: a sample of a runtime, of the process, of a listener or of a thread. Out: dial9's
+//! event of it.
 
 use std::io::Write as _;
 
 use super::Encoder;
-use crate::event::{AcceptQueue, ResourceUsage, RuntimeMetrics};
+use crate::event::{AcceptQueue, CpuSample, ResourceUsage, RuntimeMetrics};
+use crate::location::Locations;
 use crate::metadata::RUNTIME;
-use crate::wire::{ProcessResourceUsageEvent, RuntimeMetricsEvent, TcpAcceptQueueEvent};
+use crate::wire::{
+    CpuSampleEvent, ProcessResourceUsageEvent, RuntimeMetricsEvent, TcpAcceptQueueEvent,
+};
+
+/// What dial9 has for a thread that is no worker, or not known as one.
+const NO_WORKER: u64 = 255;
 
 impl Encoder {
+    pub(super) fn cpu_sample(&mut self, sample: &CpuSample, locations: &Locations) {
+        let CpuSample {
+            ts_ns,
+            tid,
+            name,
+            moment,
+            cpu,
+            worker,
+        } = *sample;
+        let thread_name = name.as_str();
+        let thread_name = thread_name.map(|name| self.wire.intern_string_infallible(name));
+        let callchain = self.wire.intern_stack_frames_infallible(locations.frames());
+        self.wire.write_infallible(&CpuSampleEvent {
+            ts_ns,
+            worker_id: worker.map_or(NO_WORKER, u64::from),
+            tid,
+            source: moment.source(),
+            thread_name,
+            callchain,
+            cpu: Some(cpu.into()),
+        });
+    }
+
     pub(super) fn runtime_metrics(&mut self, sample: &RuntimeMetrics) {
         let RuntimeMetrics {
             ts_ns,

@@ -12,6 +12,7 @@ mod life;
 mod objects;
 mod off_cpu;
 mod polls;
+mod sampled;
 mod tasks;
 
 /// Records by hand, and the events as lines.
@@ -248,6 +249,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
         }
         Event::OffCpu(absence) => away_line(&absence),
+        Event::CpuSample(sample) => sampled::sample_line(&sample, locations),
         Event::AcceptQueue(queue) => accept_queue::queue_line(&queue),
         Event::Usage(usage) => format!("{} usage", usage.ts_ns),
         Event::Spawn {

@@ -4,6 +4,8 @@
 //! that is told twice or not at all: only a segment that is closed takes its
 //! counters along.
 
+use crate::stats::StackCounts;
+
 use super::{Anchor, Boundary, ClosedSegment, Ending, Line};
 
 impl Line {
@@ -36,6 +38,7 @@ impl Line {
             threads: self.interpreter.worker_threads(),
             losses: &losses,
             undecoded: self.undecoded.1,
+            stacks: self.stacks(),
             is_complete: false,
             anchor: now.at(since_ns),
         };
@@ -76,6 +79,7 @@ impl Line {
             threads: self.interpreter.worker_threads(),
             losses: &losses,
             undecoded: self.undecoded.1,
+            stacks: self.stacks(),
             is_complete,
             anchor,
         });
@@ -89,6 +93,12 @@ impl Line {
     fn begin_counters(&mut self) {
         self.ledger.begin_segment();
         self.undecoded.1 = 0;
+        self.stacks_told = self.stats().stacks;
+    }
+
+    /// What became of stacks in this segment.
+    fn stacks(&self) -> StackCounts {
+        self.stats().stacks.since(&self.stacks_told)
     }
 
     pub(super) fn begin_epoch(&mut self) {

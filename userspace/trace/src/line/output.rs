@@ -15,6 +15,7 @@ use crate::location::Locations;
 use crate::loss::Loss;
 use crate::metadata::{Metadata, Object, Runtime};
 use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
+use crate::stats::StackCounts;
 
 /// Time between two attempts to write again, ns.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -64,6 +65,7 @@ pub(super) struct Ending<'a> {
     pub(super) threads: Vec<(u32, u32)>,
     pub(super) losses: &'a [Loss],
     pub(super) undecoded: u64,
+    pub(super) stacks: StackCounts,
     pub(super) is_complete: bool,
     pub(super) anchor: Anchor,
 }
@@ -323,6 +325,7 @@ impl Output {
             losses: ending.losses,
             evicted,
             undecoded: ending.undecoded,
+            stacks: ending.stacks,
             unwritten: self.unwritten,
             dump: self.why_wanted(),
             is_complete: ending.is_complete,

@@ -250,6 +250,29 @@ pub(super) const USAGE: Meaning = (
         ),
     ],
 );
+pub(super) const CPU_SAMPLE: Meaning = (
+    "dial9: where a thread was: one tick of the profile, or one wait inside a poll",
+    &[
+        (
+            "worker_id",
+            "the worker that the thread is; 255 for others and where that is not known",
+        ),
+        TID,
+        (
+            "source",
+            "0: the profile's clock ticked while the thread ran; 1: it left its CPU to wait, inside a poll",
+        ),
+        (
+            "thread_name",
+            "of the thread at that moment; absent where it has none",
+        ),
+        (
+            "callchain",
+            "leaf first, frames of the kernel before those of the user code; of the user code's all but the leaf are return addresses less 1",
+        ),
+        ("cpu", "the CPU that it was on"),
+    ],
+);
 pub(super) const PANIC: Meaning = (
     "ours: a thread panicked, also where the panic was caught; a panic that is resumed is one more",
     &[

@@ -17,6 +17,7 @@ use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::loss::Loss;
 use crate::metadata::{Metadata, Outcome, Runtime};
+use crate::stats::StackCounts;
 
 /// What the last batch of a segment says.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,7 @@ pub(crate) struct Closing<'a> {
     pub(crate) losses: &'a [Loss],
     pub(crate) evicted: &'a [Evicted],
     pub(crate) undecoded: u64,
+    pub(crate) stacks: StackCounts,
     pub(crate) unwritten: u64,
     pub(crate) dump: Option<&'a str>,
     pub(crate) is_complete: bool,
@@ -187,6 +189,7 @@ impl ActiveSegment {
             evicted: &[],
             undecoded,
             unwritten: 0,
+            stacks: StackCounts::default(),
             dump: None,
             is_complete,
             anchor,
@@ -209,6 +212,7 @@ impl ActiveSegment {
             evicted,
             undecoded,
             unwritten,
+            stacks,
             dump,
             is_complete,
             anchor,
@@ -232,6 +236,7 @@ impl ActiveSegment {
             lost: losses.iter().map(|loss| loss.lost).sum(),
             undecoded,
             unwritten,
+            stacks,
             dump,
         };
         let entries = metadata.closing(runtimes, threads, outcome);

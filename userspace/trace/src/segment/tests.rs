@@ -120,6 +120,7 @@ fn closed_in_memory() -> ClosedSegment {
         evicted: &[],
         undecoded: 0,
         unwritten: 0,
+        stacks: crate::stats::StackCounts::default(),
         dump: Some("a test"),
         is_complete: true,
         anchor: anchor(2),
