@@ -189,7 +189,7 @@ fn waker(ctx: &BtfTracePointContext) -> (u32, u16) {
 }
 
 #[inline(always)]
-fn pid(task: *const u8) -> u32 {
+pub fn pid(task: *const u8) -> u32 {
     // SAFETY: a trusted `task_struct`, and this kernel's offset.
     unsafe { *task.add(task_pid_offset()).cast::<u32>() }
 }

@@ -12,7 +12,7 @@ use crate::maps::{LOSSES, LOST_HITS, RINGS, has_lost, note_lost};
 
 /// `BPF_RB_NO_WAKEUP` (include/uapi/linux/bpf.h): the consumer runs on a timer.
 /// A wake-up costs the target 1 to 11 us a hit.
-const NO_WAKEUP: u64 = 1;
+pub const NO_WAKEUP: u64 = 1;
 
 /// One hit of a traced thread.
 pub struct Hit {

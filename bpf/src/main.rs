@@ -25,6 +25,7 @@ mod maps;
 mod panic;
 mod sched;
 mod sock;
+mod stack;
 mod task;
 mod worker;
 

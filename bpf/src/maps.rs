@@ -3,14 +3,15 @@
 use aya_ebpf::{
     btf_maps::{ArrayOfMaps, RingBuf},
     macros::{btf_map, map},
-    maps::{Array, HashMap, PerCpuArray},
+    maps::{Array, HashMap, PerCpuArray, RingBuf as PlainRingBuf},
 };
 use dial9_bpf_abi::{
     fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     listener::{Listener, ListenerKey, MAX_LISTENERS, PORTS},
     loss::COUNTERS,
-    thread::{Away, LostHits, OnCpu, SLOTS},
+    stack::{Pace, Scratch},
+    thread::{Away, LostHits, OnCpu, Polling, SLOTS},
 };
 
 /// Size that the inner maps are declared with, bytes; the loader puts rings of
@@ -29,6 +30,22 @@ pub static ON_CPU: Array<OnCpu> = Array::with_max_entries(MAX_CPUS, 0);
 /// Threads of the target that are off their CPUs, by `thread::slot_index`.
 #[map]
 pub static AWAY: Array<Away> = Array::with_max_entries(SLOTS, 0);
+
+/// Polls of the target's threads, by `thread::slot_index`.
+#[map]
+pub static POLLING: Array<Polling> = Array::with_max_entries(SLOTS, 0);
+
+/// The ring of stacks, of all CPUs; the loader sets its size.
+#[map]
+pub static STACKS: PlainRingBuf = PlainRingBuf::with_byte_size(DECLARED_RING_BYTES as u32, 0);
+
+/// Where stacks are put together, by CPU; the loader sets how many there are.
+#[map]
+pub static SCRATCH: Array<Scratch> = Array::with_max_entries(1, 0);
+
+/// What a CPU may take of the stacks of threads that leave it.
+#[map]
+pub static PACE: PerCpuArray<Pace> = PerCpuArray::with_max_entries(1, 0);
 
 /// What threads lost, by `thread::slot_index`.
 #[map]
@@ -85,6 +102,18 @@ static SCHED_TGID: u32 = 0;
 /// 1 when intervals off the CPU are recorded.
 #[unsafe(no_mangle)]
 static SCHED_RECORDS: u32 = 0;
+/// 1 when the stacks of threads that leave their CPUs inside polls are recorded.
+#[unsafe(no_mangle)]
+static OFF_CPU_STACKS: u32 = 0;
+/// Offset of `ip` in `struct pt_regs`, bytes.
+#[unsafe(no_mangle)]
+static REGS_IP: u32 = 0;
+/// Offset of `sp` in `struct pt_regs`, bytes.
+#[unsafe(no_mangle)]
+static REGS_SP: u32 = 0;
+/// Offset of `bp` in `struct pt_regs`, bytes.
+#[unsafe(no_mangle)]
+static REGS_BP: u32 = 0;
 /// 1 when `sched_switch` has the previous thread's state as its fourth argument.
 #[unsafe(no_mangle)]
 static SCHED_HAS_STATE: u32 = 0;
@@ -182,6 +211,26 @@ pub fn sched_tgid() -> u32 {
 #[inline(always)]
 pub fn records_sched() -> bool {
     global(&SCHED_RECORDS) == 1
+}
+
+#[inline(always)]
+pub fn records_off_cpu_stacks() -> bool {
+    global(&OFF_CPU_STACKS) == 1
+}
+
+#[inline(always)]
+pub fn regs_ip_offset() -> usize {
+    global(&REGS_IP) as usize
+}
+
+#[inline(always)]
+pub fn regs_sp_offset() -> usize {
+    global(&REGS_SP) as usize
+}
+
+#[inline(always)]
+pub fn regs_bp_offset() -> usize {
+    global(&REGS_BP) as usize
 }
 
 #[inline(always)]

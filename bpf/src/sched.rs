@@ -12,6 +12,7 @@ use crate::{
         ON_CPU, records_sched, sched_has_state, sched_tgid, task_cpu_ns_offset, task_pid_offset,
         task_state_offset, task_tgid_offset,
     },
+    stack,
 };
 
 /// The CPU switches from one thread to another; when neither is the target's, two
@@ -19,7 +20,7 @@ use crate::{
 ///
 /// Hook: BTF tracepoint `sched_switch(preempt, prev, next, prev_state)`: `prev` and
 /// `next` are the second and third argument in 5.10 and in every later kernel, the
-/// fourth came with 5.18 · Emits: what `away` does
+/// fourth came with 5.18 · Emits: what `away` and `stack` do
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let (prev, next): (*const u8, *const u8) = (ctx.arg(1), ctx.arg(2));
@@ -29,8 +30,12 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     }
     // SAFETY: the helper has no precondition.
     let cpu = unsafe { bpf_get_smp_processor_id() };
-    if is_prev && records_sched() {
-        away::leave(prev, state(&ctx, prev), cpu);
+    if is_prev {
+        let state = state(&ctx, prev);
+        if records_sched() {
+            away::leave(prev, state, cpu);
+        }
+        stack::leave(&ctx, away::pid(prev), state);
     }
     if is_next {
         switch_in(next, cpu);

@@ -17,6 +17,7 @@ use crate::{
     emit::Hit,
     filter::traced,
     known::{HEADER_OWNER, HEADER_VTABLE, last_task_id, read_user, read_user_piece, task_id},
+    stack::{note_poll, note_poll_end},
 };
 
 /// A thread enters a task's poll function.
@@ -46,6 +47,7 @@ pub fn poll_start(ctx: ProbeContext) -> u32 {
     };
     // The return address is on the stack: the caller's pointer is 8 above.
     let sp = stack_pointer(&ctx) + cookie::pushed(cookie) + 8;
+    note_poll(hit.tid, sp);
     hit.emit::<PollStart>(flags | of_object(cookie), |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
@@ -66,6 +68,7 @@ pub fn poll_end(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let sp = stack_pointer(&ctx);
+    note_poll_end(hit.tid, sp);
     hit.emit::<PollEnd>(0, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe { (&raw mut (*record).sp).write(sp) }

@@ -101,6 +101,7 @@ fn with_ours(pid: u32) -> f64 {
         abilities: Abilities::probe(None).expect("the kernel can do it"),
         sched: true,
         net: false,
+        profile_hz: Some(99),
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());

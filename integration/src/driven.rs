@@ -30,6 +30,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
         abilities,
         sched: false,
         net: false,
+        profile_hz: None,
     };
     Tracer::load(target, options).expect("the programs load")
 }

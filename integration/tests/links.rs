@@ -36,6 +36,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         abilities,
         sched: false,
         net: false,
+        profile_hz: None,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer

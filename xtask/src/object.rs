@@ -9,11 +9,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
 /// tracepoints on switches, wakes, forks, exits, signals, execs and the states of
-/// sockets, and the iterator over the target's files.
-pub(crate) const PROGRAMS: [&str; 19] = [
+/// sockets, the iterator over the target's files, and the profile's clock.
+pub(crate) const PROGRAMS: [&str; 20] = [
     "accept_queues",
     "block_on",
     "block_on_end",
+    "cpu_sample",
     "inet_sock_set_state",
     "panic_location",
     "panic_message",

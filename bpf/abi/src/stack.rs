@@ -15,6 +15,11 @@ pub const KERNEL_FRAMES: usize = 127;
 /// The thread has no registers of user code: it is one of `io_uring`'s.
 pub const FLAG_NO_USER: u16 = 1;
 
+/// Time between two stacks of threads that leave one CPU, where they leave it often, ns.
+pub const PACE_NS: u64 = 4_000_000;
+/// Stacks that a CPU takes at once before that counts.
+pub const BURST: u64 = 25;
+
 /// What is in front of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -32,13 +37,36 @@ pub struct Stack {
     /// The CPU.
     pub cpu: u32,
     /// Return addresses in the kernel, leaf first.
-    pub kernel_frames: u16,
-    /// 1 where the stack may go on behind what was copied.
-    pub is_cut: u16,
+    pub kernel_frames: u32,
     /// Bytes of the user stack, from `sp` up.
     pub user_bytes: u32,
     /// Always 0.
     pub reserved: u32,
 }
 
+/// Room for the longest record.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Scratch {
+    /// What is in front.
+    pub head: Stack,
+    /// What follows.
+    pub rest: [u8; KERNEL_FRAMES * 8 + SAMPLE_BYTES],
+}
+
+/// Least bytes of user memory that are there or not.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What a CPU may take of the stacks of threads that leave it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Pace {
+    /// When it may take the next one, if it never takes several at once,
+    /// `CLOCK_MONOTONIC`, ns.
+    pub next_ns: u64,
+    /// How many it has left out.
+    pub left_out: u64,
+}
+
 const _: () = assert!(size_of::<Stack>() == 72);
+const _: () = assert!(size_of::<Scratch>() == 72 + 1016 + (32 << 10));

@@ -47,6 +47,19 @@ pub struct Away {
 /// [`Away::off_ns`] of a thread that is on a CPU.
 pub const ON: u64 = u64::MAX;
 
+/// The innermost poll that a thread has begun, in an array by the low bits of the tid.
+/// Of two threads that share a slot the one that has begun later counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Polling {
+    /// The thread.
+    pub tid: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// Stack pointer of the poll, as `record::PollStart` has it; 0 outside polls.
+    pub sp: u64,
+}
+
 /// What a thread lost since its last record, in an array by the low bits of the
 /// tid (a hash lookup would cost 32 ns on every hit). Two threads may share a
 /// slot; then the gap is everybody's.
@@ -74,3 +87,4 @@ pub const fn slot_index(tid: u32) -> u32 {
 const _: () = assert!(size_of::<OnCpu>() == 64);
 const _: () = assert!(size_of::<LostHits>() == 24);
 const _: () = assert!(size_of::<Away>() == 32);
+const _: () = assert!(size_of::<Polling>() == 16);

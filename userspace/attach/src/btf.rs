@@ -90,6 +90,12 @@ pub struct SchedOffsets {
     pub flags: u32,
     /// `orig_ax` in `struct pt_regs`, bytes.
     pub orig_ax: u32,
+    /// `ip` there.
+    pub ip: u32,
+    /// `sp` there.
+    pub sp: u32,
+    /// `bp` there.
+    pub bp: u32,
     /// Whether `sched_switch` has the previous thread's state as its last argument.
     pub has_state: bool,
 }
@@ -97,11 +103,15 @@ pub struct SchedOffsets {
 impl SchedOffsets {
     fn of(btf: &Btf<'_>) -> Option<Self> {
         let task = |member: &str| btf.offset("task_struct", &[member]);
+        let register = |name: &str| btf.offset("pt_regs", &[name]);
         Some(Self {
             state: task("__state").or_else(|| task("state"))?,
             stack: task("stack")?,
             flags: task("flags")?,
-            orig_ax: btf.offset("pt_regs", &["orig_ax"])?,
+            orig_ax: register("orig_ax")?,
+            ip: register("ip")?,
+            sp: register("sp")?,
+            bp: register("bp")?,
             // preempt, prev, next, prev_state, and before them the tracepoint's own.
             has_state: btf.parameters("btf_trace_sched_switch")? >= 5,
         })

@@ -17,12 +17,13 @@ use crate::{
     listeners::LISTENERS,
     maps::Maps,
     pin::{self, LINK, Pins},
+    profile::{CPU_PROFILE, Profile},
     program::{
         ACCEPT_QUEUES, LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen, refused,
     },
     progress::{Identity, Progress},
     rings::{Rings, os_error},
-    tracer::{self, Loss, OBJECT, OFF_CPU, Tracer, WAKERS},
+    tracer::{self, Loss, OBJECT, OFF_CPU, Tracer, WAKERS, cpus},
 };
 
 const PROGRESS: &str = "progress";
@@ -149,6 +150,9 @@ impl Tracer {
         for (name, map) in self.maps.iter() {
             pins.pin_map(&format!("{MAP}{name}"), map)?;
         }
+        if let Some(profile) = &self.profile {
+            pins.pin(&format!("{MAP}STACKS"), fd(profile.data()))?;
+        }
         for (cpu, map) in self.rings.maps() {
             pins.pin(&format!("{RING}{cpu}"), fd(map))?;
         }
@@ -251,7 +255,18 @@ impl Tracer {
         }
         let mut rings = Rings::adopt(rings_of(pins)?)?;
         rings.skip(progress.until_ns(), |cpu| Some(progress.position(cpu)));
-        let maps = maps_of(pins)?;
+        let mut maps = maps_of(pins)?;
+        let profile = match options.profile_hz {
+            Some(_) => Some(Profile::adopt(&mut maps)?),
+            None => None,
+        };
+        let gone = |_| {
+            (
+                CPU_PROFILE,
+                "it ended with the recorder that began it".to_owned(),
+            )
+        };
+        absent.extend(options.profile_hz.map(gone));
         let mut told = tracer::losses_of(&maps)?;
         for loss in &mut told {
             loss.lost = progress.told(loss);
@@ -262,6 +277,7 @@ impl Tracer {
             programs: Vec::new(),
             tracepoints,
             maps,
+            profile,
             abilities: options.abilities,
             cpu_time_behind,
             absent,
@@ -345,13 +361,6 @@ fn fd(map: &MapData) -> BorrowedFd<'_> {
     map.fd().as_fd()
 }
 
-fn cpus() -> Result<usize, AttachError> {
-    aya::util::nr_cpus().map_err(|(path, source)| AttachError::Proc {
-        path: path.to_owned(),
-        source,
-    })
-}
-
 fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
     // Another address tells that the process has executed the same file again.
     let addresses = objects.iter().map(|object| {
@@ -365,7 +374,7 @@ fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
         hash(|hasher| (target.executable_id(), addresses).hash(hasher)),
         hash(|hasher| {
             plans.for_each(|plan| format!("{plan:?}").hash(hasher));
-            (options.sched, options.net).hash(hasher);
+            (options.sched, options.net, options.profile_hz).hash(hasher);
         }),
     ]
 }

@@ -19,6 +19,7 @@ pub mod object;
 mod pin;
 pub mod price;
 pub mod privilege;
+pub mod profile;
 mod program;
 mod progress;
 mod ring;

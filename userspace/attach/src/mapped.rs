@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     io,
     ops::Range,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
@@ -94,6 +94,12 @@ impl Mapped {
         &self.path
     }
 
+    /// Those of its mappings that are code: addresses, and the offset in the file.
+    pub fn code(&self) -> impl Iterator<Item = (Range<u64>, u64)> {
+        let mappings = self.code.iter();
+        mappings.map(|mapping| (mapping.start..mapping.end, mapping.offset))
+    }
+
     /// Where its first code is.
     pub fn start(&self) -> u64 {
         self.code.first().map_or(0, |mapping| mapping.start)
@@ -137,6 +143,19 @@ impl Mapped {
         }
         Ok(first.map(|mapping| mapping.start + (file_offset - mapping.offset)))
     }
+}
+
+/// The code that the kernel maps into each process (`[vdso]`): where it is, and the ELF
+/// image; `None` where there is none, or it cannot be read.
+pub fn vdso(pid: u32) -> Option<(u64, Vec<u8>)> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+    let (Mapping { start, end, .. }, _) = Mapping::parse(line)?;
+    let mut image = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    memory.read_exact_at(&mut image, start).ok()?;
+    Some((start, image))
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
@@ -235,5 +254,7 @@ garbage
         let exe = fs::metadata("/proc/self/exe").expect("ours");
         assert_eq!(id(file.metadata().expect("it is open")), id(exe));
         assert!(library_kib(pid) > Some(0));
+        let (start, image) = vdso(pid).expect("the kernel has one");
+        assert!(start > 0 && image.starts_with(b"\x7fELF"));
     }
 }

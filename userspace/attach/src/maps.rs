@@ -41,6 +41,14 @@ impl Maps {
         self.0.get_mut(name).ok_or_else(|| absent(name))
     }
 
+    /// Takes one out.
+    ///
+    /// # Errors
+    /// As [`Maps::get`].
+    pub(crate) fn take(&mut self, name: &str) -> Result<Map, AttachError> {
+        self.0.remove(name).ok_or_else(|| absent(name))
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Map)> {
         self.0.iter().map(|(name, map)| (name.as_str(), map))

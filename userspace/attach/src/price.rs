@@ -77,6 +77,7 @@ impl Prices {
             abilities,
             sched: false,
             net: false,
+            profile_hz: None,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);

@@ -41,6 +41,8 @@ pub(crate) fn exec_unseen(reason: &str) -> (&'static str, String) {
 pub(crate) const LIFE: [&str; 3] = [SCHED_PROCESS_EXIT, "signal_deliver", SCHED_PROCESS_FORK];
 /// Name of the program that sees who wakes the target's threads.
 pub(crate) const SCHED_WAKING: &str = "sched_waking";
+/// Name of the profile's program.
+pub(crate) const CPU_SAMPLE: &str = "cpu_sample";
 /// The same of the program that sees connections arrive.
 pub(crate) const INET_SOCK_SET_STATE: &str = "inet_sock_set_state";
 /// Name of the program that looks through the target's files for listening sockets.
@@ -219,9 +221,11 @@ impl Programs {
 /// The fd of a map of the types that the object declares.
 fn map_fd(map: &Map) -> Option<RawFd> {
     let data: &MapData = match map {
-        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::ArrayOfMaps(data) => {
-            data
-        }
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::ArrayOfMaps(data)
+        | Map::RingBuf(data) => data,
         _ => return None,
     };
     Some(data.fd().as_fd().as_raw_fd())

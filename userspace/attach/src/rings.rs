@@ -74,7 +74,8 @@ impl Drained {
     }
 
     /// Of both.
-    fn and(self, other: Self) -> Self {
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
         self.max(other)
     }
 }

@@ -1,5 +1,5 @@
 //! The system calls that no library makes for us: `bpf(2)` for `uprobe_multi`,
-//! `perf_event_open(2)` for its fallback.
+//! `perf_event_open(2)` for its fallback and for the profile's clock.
 //!
 //! aya 0.14 cannot load a program with the attach type `BPF_TRACE_UPROBE_MULTI`,
 //! nor toggle sleepable. This module and the loading half of `program.rs` go
@@ -19,7 +19,8 @@ use std::{
 };
 
 use aya_obj::generated::{
-    bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_type, perf_event_attr,
+    bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_type, perf_event_attr, perf_sw_ids,
+    perf_type_id,
 };
 
 /// `BPF_F_SLEEPABLE` (include/uapi/linux/bpf.h).
@@ -47,6 +48,8 @@ pub(crate) enum Hook {
     Uprobe,
     /// Uprobes, by one link.
     UprobeMulti,
+    /// A perf event that samples.
+    PerfEvent,
     /// The tracepoint of this type in the kernel's BTF.
     Tracepoint(u32),
 }
@@ -95,6 +98,7 @@ fn try_load(load: &ProgramLoad<'_>, log: Option<&mut Vec<u8>>) -> io::Result<Own
         Hook::UprobeMulti => {
             fields.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
         }
+        Hook::PerfEvent => fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_PERF_EVENT as u32,
         Hook::Tracepoint(btf_id) => {
             fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32;
             fields.expected_attach_type = bpf_attach_type::BPF_TRACE_RAW_TP as u32;
@@ -183,6 +187,52 @@ fn perf_event_uprobe(pmu: u32, path: &CStr, offset: u64, pid: u32) -> io::Result
             libc::SYS_perf_event_open,
             &raw mut attr,
             libc::c_long::from(pid),
+            none,
+            none,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    answer(fd).map(own)
+}
+
+/// `PERF_EVENT_IOC_SET_BPF` (`include/uapi/linux/perf_event.h`).
+const SET_BPF: libc::c_ulong = 0x4004_2408;
+
+/// A perf event that runs the program each time a thread has used so much CPU time, and
+/// the threads that it starts from now on; it lives as long as its fd.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn link_task_clock(program: BorrowedFd<'_>, tid: u32, hz: u32) -> io::Result<OwnedFd> {
+    // Threads only, and not what they fork (Linux 5.13).
+    let event =
+        perf_event_task_clock(tid, hz, true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => perf_event_task_clock(tid, hz, false),
+            _ => Err(error),
+        })?;
+    // SAFETY: both descriptors are open.
+    let set = unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) };
+    answer(set.into())?;
+    Ok(event)
+}
+
+fn perf_event_task_clock(tid: u32, hz: u32, threads_only: bool) -> io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid perf_event_attr.
+    let mut attr: perf_event_attr = unsafe { mem::zeroed() };
+    attr.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
+    attr.config = perf_sw_ids::PERF_COUNT_SW_TASK_CLOCK as u64;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    attr.__bindgen_anon_1.sample_freq = hz.into();
+    attr.set_freq(1);
+    attr.set_inherit(1);
+    attr.set_inherit_thread(threads_only.into());
+    let none: libc::c_long = -1;
+    // SAFETY: the attribute outlives the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw mut attr,
+            libc::c_long::from(tid),
             none,
             none,
             PERF_FLAG_FD_CLOEXEC,

@@ -15,7 +15,7 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
-    limits::{KNOWN_TASKS, NO_TARGET},
+    limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::{LossCause, counter_index},
     record::RecordKind,
     thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
@@ -29,6 +29,7 @@ use crate::{
     link::{self, Attached, LateLinks, LinkKind, Links},
     listeners::{self, LISTENERS},
     maps::{Maps, absent},
+    profile::{self, Profile},
     program::{
         Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
         refused,
@@ -55,6 +56,8 @@ pub struct Options {
     pub sched: bool,
     /// Whether accept queues are.
     pub net: bool,
+    /// How often a thread is sampled in a second of its CPU time; `None` for no profile.
+    pub profile_hz: Option<u32>,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -91,6 +94,7 @@ pub struct Tracer {
     /// Links of the kernel's own tracepoints, by program.
     pub(crate) tracepoints: Vec<(String, OwnedFd)>,
     pub(crate) maps: Maps,
+    pub(crate) profile: Option<Profile>,
     pub(crate) abilities: Abilities,
     pub(crate) cpu_time_behind: Option<String>,
     pub(crate) absent: Vec<(&'static str, String)>,
@@ -113,6 +117,7 @@ impl Tracer {
             abilities,
             sched,
             net,
+            profile_hz,
         } = options;
         let offsets = btf::of_running_kernel()?;
         let mut ebpf = load_maps(target, options, &offsets)?;
@@ -162,12 +167,22 @@ impl Tracer {
         }
         let mut maps = Maps::of(&mut ebpf);
         let rings = Rings::create(maps.get_mut("RINGS")?, ring_bytes)?;
+        let profile = match profile_hz {
+            Some(hz) => Some(Profile::begin(
+                (&mut ebpf, &offsets, &mut maps),
+                (target.pid(), hz),
+                cpu_time_behind.as_deref(),
+                &mut absent,
+            )?),
+            None => None,
+        };
         Ok(Self {
             links: Vec::new(),
             rings,
             programs,
             tracepoints,
             maps,
+            profile,
             abilities,
             cpu_time_behind,
             absent,
@@ -247,6 +262,9 @@ impl Tracer {
         let _ = self.set_target(NO_TARGET);
         if let Some(kept) = &self.kept {
             kept.detach();
+        }
+        if let Some(profile) = &mut self.profile {
+            profile.stop();
         }
         while let Some(links) = self.links.pop() {
             drop(links);
@@ -396,6 +414,8 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
     let sched = offsets.sched.as_ref().copied().unwrap_or_default();
     let has_state = u32::from(sched.has_state);
     let records_sched = u32::from(options.sched && offsets.sched.is_ok());
+    let off_cpu_stacks = u32::from(options.profile_hz.is_some() && offsets.sched.is_ok());
+    let cpus = cpus()?;
     let net = offsets.net.as_ref().map_or(&[][..], |net| &net.0);
     let offsets = offsets.task;
     let mut loader = EbpfLoader::new();
@@ -408,6 +428,10 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         .override_global("TASK_STACK", &sched.stack, true)
         .override_global("TASK_FLAGS", &sched.flags, true)
         .override_global("REGS_ORIG_AX", &sched.orig_ax, true)
+        .override_global("REGS_IP", &sched.ip, true)
+        .override_global("REGS_SP", &sched.sp, true)
+        .override_global("REGS_BP", &sched.bp, true)
+        .override_global("OFF_CPU_STACKS", &off_cpu_stacks, true)
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_PID", &offsets.pid, true)
         .override_global("TASK_MM", &offsets.mm, true)
@@ -418,12 +442,26 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         .override_global("ACTION_HANDLER", &life.handler, true)
         .override_global("INFO_CODE", &life.code, true)
         .override_global("INFO_ADDRESS", &life.address, true);
+    if options.profile_hz.is_some() {
+        let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS);
+        loader
+            .map_max_entries("STACKS", profile::ring_bytes(cpus))
+            .map_max_entries("SCRATCH", entries.min(MAX_CPUS));
+    }
     for (global, offset) in net {
         loader.override_global(global, offset, true);
     }
     loader
         .load(OBJECT)
         .map_err(|error| refused("create the BPF maps", os_error(&error)))
+}
+
+/// CPUs that there may be.
+pub(crate) fn cpus() -> Result<usize, AttachError> {
+    aya::util::nr_cpus().map_err(|(path, source)| AttachError::Proc {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Attaches the program to the tracepoint of the same name; otherwise says why the

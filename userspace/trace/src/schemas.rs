@@ -243,7 +243,6 @@ fn life_records(text: &mut String) {
         name: "of the thread, ends at the first 0",
         cpu: "the CPU",
         kernel_frames: "words that follow: return addresses in the kernel, leaf first",
-        is_cut: "1 where the stack may go on",
         user_bytes: "bytes that follow those: the user stack from sp up",
         reserved: "0"
     });

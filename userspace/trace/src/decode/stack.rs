@@ -39,8 +39,6 @@ pub struct UserStack<'a> {
     pub bp: u64,
     /// The stack from there up.
     pub bytes: &'a [u8],
-    /// Whether it may go on behind them.
-    pub is_cut: bool,
 }
 
 /// Bytes of [`Stack`].
@@ -67,12 +65,12 @@ impl<'a> CopiedStack<'a> {
         };
         let mut name = [0; 16];
         name.copy_from_slice(&head[40..56]);
-        let [cpu, counts] = halves(word(7));
-        let (frames, is_cut) = (counts as u16, counts >> 16 != 0);
+        let [cpu, frames] = halves(word(7));
         let [user_bytes, _] = halves(word(8));
-        let kernel_bytes = usize::from(frames) * 8;
-        let expected = kernel_bytes + user_bytes as usize;
-        if usize::from(frames) > KERNEL_FRAMES || rest.len() != expected {
+        let frames = frames as usize;
+        let kernel_bytes = frames.saturating_mul(8);
+        let expected = kernel_bytes.saturating_add(user_bytes as usize);
+        if frames > KERNEL_FRAMES || rest.len() != expected {
             let kind = header.kind.0;
             return Err(DecodeError::Length {
                 kind,
@@ -85,7 +83,6 @@ impl<'a> CopiedStack<'a> {
             sp: word(3),
             bp: word(4),
             bytes: stack,
-            is_cut,
         };
         Ok(Self {
             ts_ns: header.ts_ns,
@@ -119,8 +116,7 @@ mod tests {
         }
         bytes.extend_from_slice(b"tokio-rt-worker\0");
         bytes.extend_from_slice(&3_u32.to_ne_bytes());
-        bytes.extend_from_slice(&u16::try_from(kernel.len()).unwrap().to_ne_bytes());
-        bytes.extend_from_slice(&1_u16.to_ne_bytes());
+        bytes.extend_from_slice(&u32::try_from(kernel.len()).unwrap().to_ne_bytes());
         bytes.extend_from_slice(&u32::try_from(user.len()).unwrap().to_ne_bytes());
         bytes.extend_from_slice(&[0; 4]);
         for frame in kernel {
@@ -142,7 +138,6 @@ mod tests {
             sp: 0x7ffe_0000,
             bp: 0x7ffe_0010,
             bytes: &[1, 2, 3],
-            is_cut: true,
         };
         assert_eq!(stack.user, Some(user));
     }
