@@ -10,13 +10,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use crate::shell;
 
 /// The packages of the workspace, and what each may import of the others.
-const WORKSPACE: [(&str, &[&str]); 9] = [
+const WORKSPACE: [(&str, &[&str]); 10] = [
     ("dial9-bpf-abi", &[]),
     ("dial9-bpf-programs", &["dial9-bpf-abi"]),
     ("dial9-bpf-probes", &["dial9-bpf-abi"]),
     ("dial9-bpf-attach", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-trace", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-ship", &["dial9-bpf-trace"]),
+    ("dial9-bpf-unwind", &[]),
     (
         "dial9-bpf",
         &[
@@ -25,6 +26,7 @@ const WORKSPACE: [(&str, &[&str]); 9] = [
             "dial9-bpf-probes",
             "dial9-bpf-ship",
             "dial9-bpf-trace",
+            "dial9-bpf-unwind",
         ],
     ),
     (
@@ -41,7 +43,7 @@ const WORKSPACE: [(&str, &[&str]); 9] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 16] = [
+const OWNED: [(&str, &[&str]); 17] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
@@ -51,10 +53,11 @@ const OWNED: [(&str, &[&str]); 16] = [
         "dial9-trace-format",
         &["dial9-bpf-trace", "dial9-bpf-integration", "xtask"],
     ),
-    ("gimli", &["dial9-bpf-probes"]),
+    ("framehop", &["dial9-bpf-unwind"]),
+    ("gimli", &["dial9-bpf-probes", "dial9-bpf-unwind"]),
     ("iced-x86", &["dial9-bpf-probes"]),
     ("nix", &["dial9-bpf"]),
-    ("object", &["dial9-bpf-probes"]),
+    ("object", &["dial9-bpf-probes", "dial9-bpf-unwind"]),
     ("object_store", &["dial9-bpf-ship"]),
     ("reqwest", &["dial9-bpf-ship"]),
     ("rustc-demangle", &["dial9-bpf-probes"]),
