@@ -182,9 +182,17 @@ pub(crate) struct RecordArgs {
         value_name = "NAMES",
         value_enum,
         value_delimiter = ',',
-        default_value = "tokio,sched,res,net"
+        default_value = "tokio,sched,cpu,res,net"
     )]
     pub(crate) signals: Vec<Signal>,
+    /// How often a thread is sampled in a second of its CPU time.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "99",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pub(crate) cpu_hz: u32,
     /// The file with the program's symbols and debug information, where they were
     /// taken out of it; without it, what gdb would find for its build id or its debug
     /// link, in the target's root and in ours.
@@ -201,6 +209,11 @@ impl RecordArgs {
     pub(crate) fn wants(&self, signal: Signal) -> bool {
         self.signals.contains(&signal)
     }
+
+    /// Samples per second of a thread's CPU time, where they are wanted.
+    pub(crate) fn profile_hz(&self) -> Option<u32> {
+        self.wants(Signal::Cpu).then_some(self.cpu_hz)
+    }
 }
 
 /// A kind of thing that is recorded, each by hooks of its own.
@@ -210,6 +223,8 @@ pub(crate) enum Signal {
     Tokio,
     /// Threads off their CPUs: why, how long, who woke them
     Sched,
+    /// Where threads are: stacks at ticks of their CPU time, and where they wait in polls
+    Cpu,
     /// What the process has used: CPU, memory, faults, switches
     Res,
     /// Listening TCP sockets: how many connections wait to be accepted
@@ -222,6 +237,7 @@ impl Signal {
         match self {
             Self::Tokio => metadata::TOKIO,
             Self::Sched => "sched",
+            Self::Cpu => "cpu",
             Self::Res => "res",
             Self::Net => "net",
         }

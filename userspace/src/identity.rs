@@ -97,8 +97,11 @@ pub(crate) fn metadata(
             build_id: build_id.clone(),
         },
         tells_waits: tracer.tells_waits(),
-        profile_hz: None,
-        off_cpu_stacks: None,
+        profile_hz: tracer.profile_hz(),
+        off_cpu_stacks: tracer
+            .takes_off_cpu_stacks()
+            .then(crate::plan_report::off_cpu_stacks),
+        stacks_left_out: 0,
         signals: signals.iter().map(|signal| signal.name()).collect(),
         absent,
         forked: 0,

@@ -4,6 +4,7 @@
 //! the packages beside this one have those.
 
 mod args;
+mod code;
 mod command;
 mod descriptors;
 mod dispatch;
@@ -21,6 +22,7 @@ mod outbox;
 mod output;
 mod parallelism;
 mod plan_report;
+mod profile;
 mod recording;
 mod sampler;
 mod session;

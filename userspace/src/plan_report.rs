@@ -5,8 +5,10 @@
 
 use std::fmt::Write as _;
 
+use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
-use dial9_bpf_attach::{Object, Prices, Runtimes, Target};
+use dial9_bpf_abi::stack::{BURST, PACE_NS};
+use dial9_bpf_attach::{Object, Prices, Runtimes, Target, profile::CPU_PROFILE};
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site, TaskVtable};
 use dial9_bpf_trace::metadata::RUNTIME_METRICS;
 
@@ -57,6 +59,30 @@ pub(crate) fn render(target: &Target, objects: &Objects, prices: Result<Prices, 
         out.push_str(&sites_table(object.plan()));
     }
     out
+}
+
+/// What the profile would take. `possible` is the reason where there can be none.
+pub(crate) fn profile(hz: u32, possible: Result<(), String>) -> String {
+    let mut out = match possible {
+        Ok(()) => format!("\nprofile: {hz} samples a second of each thread's CPU time\n"),
+        Err(reason) => format!("\nmissing: {CPU_PROFILE}: {reason}\n"),
+    };
+    writeln!(out, "stacks of threads that wait: {}", off_cpu_stacks()).expect("to a string");
+    out
+}
+
+/// Which stacks of threads that leave their CPUs are taken.
+pub(crate) fn off_cpu_stacks() -> String {
+    let a_second = 1_000_000_000 / PACE_NS;
+    format!("inside polls, at most {a_second} a second and CPU, {BURST} at once")
+}
+
+/// What the ring of stacks adds to the others.
+pub(crate) fn of_stacks(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        _ => format!(", {} for stacks", ByteSize(bytes)),
+    }
 }
 
 /// Name of an instruction class in reports.

@@ -23,6 +23,7 @@ use crate::{
     flight::{Dumped, Flight},
     keep,
     listeners::Readings,
+    profile::Profile,
     sampler::Sampler,
 };
 
@@ -41,12 +42,15 @@ pub(crate) struct Recording {
     flight: Option<Flight>,
     sampler: Option<Sampler>,
     readings: Readings,
+    profile: Option<Profile>,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
     outage: Option<anyhow::Error>,
     is_outage_told: bool,
     lost: u64,
+    /// Stacks that were left out to keep their bound.
+    left_out: u64,
     settled_ns: u64,
 }
 
@@ -61,6 +65,8 @@ pub(crate) struct Recorded {
     pub(crate) dumped: Option<Dumped>,
     /// Hits lost, and records too late.
     pub(crate) lost: u64,
+    /// Stacks that were left out to keep their bound.
+    pub(crate) left_out: u64,
     /// Why something is missing.
     pub(crate) failure: Option<anyhow::Error>,
 }
@@ -74,10 +80,12 @@ impl Recording {
             flight: None,
             sampler: None,
             readings: Readings::default(),
+            profile: None,
             goes_on,
             outage: None,
             is_outage_told: false,
             lost: 0,
+            left_out: 0,
             settled_ns: 0,
         }
     }
@@ -94,6 +102,11 @@ impl Recording {
     /// Samples these runtimes from now on.
     pub(crate) fn sample(&mut self, sampler: Sampler) {
         self.sampler = Some(sampler);
+    }
+
+    /// Takes the stacks of the profile from now on.
+    pub(crate) fn profile(&mut self, profile: Profile) {
+        self.profile = Some(profile);
     }
 
     /// Counters since the start.
@@ -161,6 +174,7 @@ impl Recording {
             flight,
             sampler,
             readings,
+            profile,
             ..
         } = self;
         let began = Anchor::read();
@@ -170,7 +184,8 @@ impl Recording {
         let drained = tracer
             .rings()
             .drain(limit_each, |cpu, bytes| line.push(cpu, bytes));
-        let pass = match drained {
+        let stacks = profile.as_mut().map(|profile| profile.pass(tracer, line));
+        let pass = match drained.and(stacks.unwrap_or(Drained::All)) {
             Drained::All => Pass::All,
             Drained::Part => Pass::Part,
             Drained::Blocked => Pass::Blocked,
@@ -256,6 +271,7 @@ impl Recording {
             mut flight,
             outage,
             lost,
+            left_out,
             ..
         } = self;
         let end = Anchor::read();
@@ -278,6 +294,7 @@ impl Recording {
             .or(unread);
         Recorded {
             lost: lost + finished.late,
+            left_out,
             finished,
             delivery,
             dumped,
@@ -292,6 +309,10 @@ impl Recording {
                 .read_loss(loss.cpu, loss.kind, loss.cause, loss.lost);
         }
         self.lost = losses.iter().map(|loss| loss.lost).sum();
+        if tracer.takes_off_cpu_stacks() {
+            self.left_out = tracer.stacks_left_out()?;
+            self.line.note_stacks_left_out(self.left_out);
+        }
         Ok(())
     }
 

@@ -218,6 +218,7 @@ fn sum_up(
         delivery,
         dumped,
         lost,
+        left_out,
         failure,
     } = recorded;
     let stats = &finished.stats;
@@ -237,6 +238,7 @@ fn sum_up(
         stats,
         undecoded: finished.undecoded,
         unwritten: finished.unwritten,
+        left_out,
         late: finished.unsorted,
         forked,
         objects: &objects,

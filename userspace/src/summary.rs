@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use dial9_bpf_trace::{
     event::TargetEnd,
     line::Finished,
-    stats::{EventCounts, Stats},
+    stats::{EventCounts, StackCounts, Stats},
 };
 
 use crate::{
@@ -40,6 +40,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) undecoded: u64,
     /// Events that are in no segment.
     pub(crate) unwritten: u64,
+    /// Stacks that were left out to keep their bound.
+    pub(crate) left_out: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,
     /// What the target has forked, where it has.
@@ -73,6 +75,9 @@ impl Summary<'_> {
         row(&mut out, "lost", &thousands(self.end.lost));
         for (name, count) in self.notable() {
             row(&mut out, name, &thousands(count));
+        }
+        if let Some(text) = stacks(self.stats, self.left_out) {
+            row(&mut out, "stacks", &text);
         }
         if let Some(text) = no_event(self.stats) {
             row(&mut out, "hits that are no event", &text);
@@ -159,7 +164,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 15] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 17] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -174,9 +179,39 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 15] {
         ("calls of block_on", events.block_on),
         ("panics", events.panic),
         ("off the CPU", events.off_cpu),
+        ("CPU samples", events.cpu_sample),
+        ("waits in polls", events.off_cpu_sample),
         ("accept queues", events.accept_queue),
         ("gaps", events.gap),
     ]
+}
+
+/// How much of the stacks there is.
+fn stacks(stats: &Stats, left_out: u64) -> Option<String> {
+    let stacks = &stats.stacks;
+    let StackCounts {
+        complete,
+        truncated,
+        failed,
+        kernel,
+        outside_polls,
+    } = *stacks;
+    if stacks.said() + outside_polls + left_out == 0 {
+        return None;
+    }
+    let counts = [
+        (complete, "complete"),
+        (truncated, "truncated"),
+        (failed, "not to the end"),
+        (kernel, "without user code"),
+        (outside_polls, "outside polls"),
+        (left_out, "left out"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let told: Vec<String> = counts
+        .map(|(count, what)| format!("{} {what}", thousands(*count)))
+        .collect();
+    Some(told.join(", "))
 }
 
 /// Hits that stand for nothing: of other code that runs the instruction too, or
@@ -240,6 +275,8 @@ mod tests {
             runtime_metrics: 300,
             panic: 0,
             off_cpu: 0,
+            cpu_sample: 0,
+            off_cpu_sample: 0,
             accept_queue: 0,
             usage: 0,
             target_end: 0,
@@ -261,6 +298,7 @@ mod tests {
             target_end: None,
             stats,
             undecoded: 0,
+            left_out: 0,
             unwritten: 0,
             late: 0,
             forked: None,

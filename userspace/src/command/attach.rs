@@ -12,7 +12,9 @@ use std::{
 
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, Object, Options, Prices, Runtimes, Target, Tracer, rings::check_budget,
+    Abilities, AttachError, Object, Options, Prices, Runtimes, Target, Tracer,
+    profile::{self, CPU_PROFILE},
+    rings::check_budget,
 };
 use dial9_bpf_ship::{
     convert::head_of_archive,
@@ -45,6 +47,7 @@ use crate::{
     objects::{Objects, Scanner, Unusable},
     output::Output,
     plan_report,
+    profile::Profile,
     recording::Recording,
     sampler::Sampler,
     session::{Session, Until},
@@ -117,6 +120,7 @@ pub(crate) fn record(
         abilities,
         sched: args.wants(Signal::Sched),
         net: args.wants(Signal::Net),
+        profile_hz: args.profile_hz(),
     };
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
@@ -159,6 +163,9 @@ pub(crate) fn record(
     }
     let meter = meter_of(args, &target, &mut recording);
     recording.sample(Sampler::new(runtimes, meter));
+    if tracer.profile_hz().is_some() || tracer.takes_off_cpu_stacks() {
+        profile(&target, &mut recording);
+    }
     let late = late_of(
         args,
         (&target, &tracer),
@@ -186,6 +193,14 @@ fn meter_of(args: &RecordArgs, target: &Target, recording: &mut Recording) -> Op
     Meter::of(target.pid())
         .map_err(|error| miss(recording, RESOURCES, error.to_string()))
         .ok()
+}
+
+/// Has stacks unwound from now on.
+fn profile(target: &Target, recording: &mut Recording) {
+    match Profile::of(target.pid()) {
+        Ok(profile) => recording.profile(profile),
+        Err(error) => miss(recording, CPU_PROFILE, error.to_string()),
+    }
 }
 
 /// Says what the trace lacks from the begin on, and has it told.
@@ -245,6 +260,9 @@ fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
         .and_then(Prices::measure)
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
     stdout::print(&plan_report::render(&target, &objects, prices))?;
+    if let Some(hz) = args.profile_hz() {
+        stdout::print(&plan_report::profile(hz, profile::check(pid, hz)))?;
+    }
     Ok(exit::DONE)
 }
 
@@ -388,7 +406,7 @@ fn attach(
     };
     let began = Instant::now();
     stderr::say(format_args!(
-        "attached to process {} ({}): {} sites {how}, {} of rings",
+        "attached to process {} ({}): {} sites {how}, {} of rings{}",
         target.pid(),
         target.path().display(),
         traced
@@ -396,6 +414,7 @@ fn attach(
             .map(|object| object.plan().sites.len())
             .sum::<usize>(),
         ByteSize(tracer.rings().total_bytes()),
+        plan_report::of_stacks(tracer.stack_ring_bytes()),
     ));
     for object in traced {
         tell(object);

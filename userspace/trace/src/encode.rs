@@ -3,7 +3,7 @@
 //! In: events in order of time. Out: batches of at most [`MAX_BATCH_BYTES`],
 //! each with its own header, schemas and names, so that a file of batches can
 //! be cut between any two. Never: an allocation for an event; a batch's first
-//! use of a schema or a name costs a few.
+//! use of a schema, a name or a stack costs a few.
 
 use dial9_trace_format::InternedString;
 use dial9_trace_format::encoder::Encoder as WireEncoder;

@@ -270,6 +270,12 @@ impl Line {
         self.output.note_forked(forked);
     }
 
+    /// Takes note of how many stacks were left out so far to keep their bound: the
+    /// segment's end says it.
+    pub fn note_stacks_left_out(&mut self, left_out: u64) {
+        self.output.note_stacks_left_out(left_out);
+    }
+
     /// Takes back that something is missing.
     pub fn note_present(&mut self, name: &str) {
         self.output.note_present(name);

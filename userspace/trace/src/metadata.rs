@@ -41,6 +41,8 @@ pub struct Metadata {
     pub profile_hz: Option<u32>,
     /// Which of the stacks of threads that leave their CPUs are taken, where any are.
     pub off_cpu_stacks: Option<String>,
+    /// How many of these were left out since the recording began, to keep their bound.
+    pub stacks_left_out: u64,
     /// Names of what was asked for.
     pub signals: Vec<&'static str>,
     /// Probes without a site, by name, and why.
@@ -177,6 +179,7 @@ impl Metadata {
             tells_waits,
             profile_hz,
             off_cpu_stacks,
+            stacks_left_out: _,
             signals,
             absent,
             forked,
@@ -296,6 +299,7 @@ impl Metadata {
             entries.put("dial9-bpf.stacks.failed", &failed);
             entries.put("dial9-bpf.stacks.kernel", &kernel);
             entries.put("dial9-bpf.stacks.outside_polls", &outside_polls);
+            entries.put("dial9-bpf.stacks.left_out", &self.stacks_left_out);
         }
         entries.0
     }

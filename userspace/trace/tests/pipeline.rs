@@ -41,6 +41,7 @@ fn metadata() -> Metadata {
         tells_waits: false,
         profile_hz: None,
         off_cpu_stacks: None,
+        stacks_left_out: 0,
         signals: vec![TOKIO],
         absent: vec![("spawn".into(), "not in this binary".into())],
         objects: Vec::new(),

@@ -231,6 +231,11 @@ impl Output {
         self.metadata.forked = forked;
     }
 
+    /// Stacks that were left out to keep their bound; the segment's end tells it.
+    pub(super) fn note_stacks_left_out(&mut self, left_out: u64) {
+        self.metadata.stacks_left_out = left_out;
+    }
+
     /// Something that is not missing after all.
     pub(super) fn note_present(&mut self, name: &str) {
         self.metadata.absent.retain(|(known, _)| known != name);
