@@ -44,6 +44,8 @@ pub struct Facts {
     pub panics: Vec<PanicFacts>,
     /// Threads off their CPUs.
     pub away: Vec<AwayFacts>,
+    /// Where threads were.
+    pub stacks: Vec<StackFacts>,
     /// Queues of listeners, in the order of the trace.
     pub queues: Vec<QueueFacts>,
     /// The target's end.
@@ -180,6 +182,39 @@ impl AwayFacts {
                 Some(FieldValueRef::Bool(is_it)) => Some(*is_it),
                 _ => None,
             },
+        }
+    }
+}
+
+/// Where a thread was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackFacts {
+    /// The thread.
+    pub tid: u64,
+    /// Its name.
+    pub name: Option<String>,
+    /// The worker; `None` for another thread.
+    pub worker: Option<u64>,
+    /// Whether it left its CPU there.
+    pub waits: bool,
+    /// Leaf first.
+    pub frames: Vec<u64>,
+}
+
+impl StackFacts {
+    fn of(event: &RawEvent<'_, '_>) -> Self {
+        const NO_WORKER: u64 = 255;
+        let worker = number(event, "worker_id");
+        let frames = match field(event, "callchain") {
+            Some(FieldValueRef::PooledStackFrames(id)) => event.stack_pool.get(*id),
+            _ => None,
+        };
+        Self {
+            tid: number(event, "tid"),
+            name: maybe_text(event, "thread_name"),
+            worker: (worker != NO_WORKER).then_some(worker),
+            waits: number(event, "source") == 1,
+            frames: frames.expect("a stack").to_vec(),
         }
     }
 }
@@ -342,6 +377,7 @@ impl Facts {
             "PanicEvent" => self.panics.push(PanicFacts::of(event)),
             "TcpAcceptQueueEvent" => self.queues.push(QueueFacts::of(event)),
             "OffCpuEvent" => self.away.push(AwayFacts::of(event)),
+            "CpuSampleEvent" => self.stacks.push(StackFacts::of(event)),
             "TargetEndEvent" => {
                 let end = EndFacts::of(event);
                 assert_eq!(self.end.replace(end), None, "it ends twice");

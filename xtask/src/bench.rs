@@ -1,7 +1,7 @@
 //! `xtask bench`: what a hit costs, and what an event costs.
 //!
 //! In: this machine. Out: a table for the kernel side, one for context switches, one for
-//! userspace, one for the
+//! the profile, one for userspace, one for the
 //! way to the disk and one for a large program; the method is printed with each.
 
 use std::path::Path;
@@ -30,6 +30,8 @@ enum Part {
     Kernel,
     /// Nanoseconds a context switch
     Sched,
+    /// What a thread pays for the profile
+    Cpu,
     /// Events a second from ring bytes to a segment
     Userspace,
     /// A million events a second, to compressed segments
@@ -52,6 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if is_asked(Part::Sched) {
         kernel(args.rounds, "switches")?;
+    }
+    if is_asked(Part::Cpu) {
+        kernel(args.rounds, "profile")?;
     }
     if is_asked(Part::Large) {
         shell::run(shell::cargo_apart("build", "integration/large").arg("--release"))?;
