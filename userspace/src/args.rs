@@ -433,8 +433,15 @@ mod tests {
         let budget = dial9_bpf_trace::spool::DEFAULT_BUDGET_BYTES;
         assert_eq!(args.spool_bytes.get(), budget);
         assert_eq!(args.on_demand, None);
-        let all = [Signal::Tokio, Signal::Sched, Signal::Res, Signal::Net];
+        let all = [
+            Signal::Tokio,
+            Signal::Sched,
+            Signal::Cpu,
+            Signal::Res,
+            Signal::Net,
+        ];
         assert_eq!(args.signals, all);
+        assert_eq!(args.profile_hz(), Some(99));
     }
 
     #[test]

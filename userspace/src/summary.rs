@@ -337,6 +337,8 @@ mod tests {
           calls of block_on       2
           panics                  0
           off the CPU             0
+          CPU samples             0
+          waits in polls          0
           accept queues           0
           gaps                    0
           lost                    0
@@ -381,6 +383,8 @@ mod tests {
           calls of block_on       2
           panics                  0
           off the CPU             0
+          CPU samples             0
+          waits in polls          0
           accept queues           0
           gaps                    9
           lost                    5,678
