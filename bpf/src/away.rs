@@ -66,9 +66,8 @@ pub fn leave(prev: *const u8, state: u32, cpu: u32) {
 
 /// A thread of the target is on a CPU again since `on_ns`.
 ///
-/// One switch of an interval may be untold: of 81,735 switches on a machine with 6.18 the
-/// tracepoint left out 69, mostly those from two of its own threads to whatever was next,
-/// for all its listeners alike.
+/// One switch of an interval may be untold: on a virtual machine with 6.18 no tracepoint
+/// fires while process 1 is current, which hid 65 of 81,735 switches from all listeners.
 #[inline(always)]
 pub fn come_back(next: *const u8, on_ns: u64, cpu: u32) {
     let tid = pid(next);
