@@ -125,10 +125,19 @@ pub struct Converted {
 /// [`ConvertError`]: not a segment, damaged, or a failure of the system. Nothing
 /// is left of the new file.
 pub fn convert(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, ConvertError> {
+    convert_with(from, to, encoding, &[])
+}
+
+fn convert_with(
+    from: &Path,
+    to: &Path,
+    encoding: Encoding,
+    tail: &[u8],
+) -> Result<Converted, ConvertError> {
     let mut name = to.as_os_str().to_owned();
     name.push(".tmp");
     let partial = PathBuf::from(name);
-    let written = write(from, &partial, encoding)
+    let written = write((from, tail), &partial, encoding)
         .and_then(|converted| std::fs::rename(&partial, to).map(|()| converted));
     written.map_err(|source| {
         // Absent when it was not yet made.
@@ -141,14 +150,19 @@ pub fn convert(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, 
     })
 }
 
-/// As [`convert`], and removes the first file once the name of the other is on
+/// As [`convert`], with whole batches behind the content; then removes the first file once the name of the other is on
 /// the disk.
 ///
 /// # Errors
 ///
 /// [`ConvertError`]; both are there when the removal has failed.
-pub fn replace(from: &Path, to: &Path, encoding: Encoding) -> Result<Converted, ConvertError> {
-    let converted = convert(from, to, encoding)?;
+pub fn replace(
+    from: &Path,
+    to: &Path,
+    encoding: Encoding,
+    tail: &[u8],
+) -> Result<Converted, ConvertError> {
+    let converted = convert_with(from, to, encoding, tail)?;
     let removed = sync_name(to).and_then(|()| std::fs::remove_file(from));
     removed.map_err(|source| ConvertError {
         from: from.to_owned(),
@@ -173,7 +187,11 @@ pub fn head_of_archive(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn write(from: &Path, partial: &Path, encoding: Encoding) -> io::Result<Converted> {
+fn write(
+    (from, tail): (&Path, &[u8]),
+    partial: &Path,
+    encoding: Encoding,
+) -> io::Result<Converted> {
     let file = open_regular(from, OFlags::RDONLY)?;
     let owner = file.metadata()?;
     let mut input = BufReader::new(file);
@@ -182,7 +200,7 @@ fn write(from: &Path, partial: &Path, encoding: Encoding) -> io::Result<Converte
         io::Error::new(io::ErrorKind::InvalidData, problem)
     })?;
     let mut output = create(partial, owner.uid(), owner.gid())?;
-    let mut content = decoder(input, source)?;
+    let mut content = decoder(input, source)?.chain(tail);
     let raw_bytes = match encoding {
         Encoding::Raw => copy(&mut content, &mut output)?,
         Encoding::Gzip => {

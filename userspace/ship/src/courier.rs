@@ -8,8 +8,8 @@
 //! Stages, in order, each of which takes a segment and gives it on:
 //!
 //! 1. seal: the commit, [`Spool::admit`];
-//! 2. symbolize: names for the addresses in the segment, appended to it;
-//! 3. compress: `trace.N.bin` to `trace.N.bin.gz`, one at a time;
+//! 2. symbolize: [`Names`] for the addresses in the segment, which go behind it;
+//! 3. compress: both to `trace.N.bin.gz`, one at a time;
 //! 4. put: a few at once, within the rate;
 //! 5. unlink, [`Spool::deliver`].
 //!
@@ -19,12 +19,12 @@
 //!   itself.
 //! - The spool waits for the disk, so that it is worked on beside the loop.
 
-use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, io};
 
-use dial9_bpf_trace::segment::{CompressedSegment, SegmentError};
+use dial9_bpf_trace::segment::{CompressedSegment, SealedSegment, SegmentError};
 use dial9_bpf_trace::spool::Segment;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
@@ -60,6 +60,16 @@ pub struct Parcel {
     pub identity: Arc<Identity>,
 }
 
+/// What knows names for the addresses in segments.
+pub trait Names: fmt::Debug + Send + Sync {
+    /// Whole batches to go behind a segment; nothing where there are no names to be had,
+    /// for whatever reason. Waits for the disk and for other processes.
+    fn tail(&self, segment: &SealedSegment) -> Vec<u8>;
+
+    /// What there is to say of all segments so far.
+    fn said(&self) -> Option<String>;
+}
+
 /// Where segments wait between the stages. Its methods may wait for the disk.
 ///
 /// An error is of a name or a mark on the disk; the segment is in the state that
@@ -79,6 +89,11 @@ pub trait Spool: Send + 'static {
     /// Gives out the oldest segment that waits and that is wanted. Until it is
     /// given back, nobody else gets it and it is not evicted.
     fn claim(&mut self, is_wanted: &dyn Fn(&Segment) -> bool) -> Option<Parcel>;
+
+    /// Who is asked for names before a segment is compressed.
+    fn names(&self) -> Option<Arc<dyn Names>> {
+        None
+    }
 
     /// Takes a claimed segment back, which is compressed now: it waits.
     ///

@@ -8,9 +8,8 @@
 //! sealed ─▶ symbolize ─▶ compress ─▶ put ─▶ unlink
 //! ```
 //!
-//! Each stage takes a segment and gives it on, off the recording thread.
-//! Symbolizing takes its place before the compression, since symbols are events
-//! at the end of the same member; the other stages are in [`courier`].
+//! Each stage takes a segment and gives it on, off the recording thread. Symbols are
+//! events at the end of the same member, so that they come before the compression.
 
 pub mod convert;
 pub mod courier;

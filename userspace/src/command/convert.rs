@@ -42,7 +42,7 @@ fn convert(from: &Path, encoding: Encoding) -> anyhow::Result<String> {
     let dir = from.parent().filter(|dir| !dir.as_os_str().is_empty());
     // The recorder of a spool knows each file of it.
     let _lock = DirectoryLock::take_spool(dir.unwrap_or(Path::new(".")))?;
-    let converted = replace(from, &to, encoding)?;
+    let converted = replace(from, &to, encoding, &[])?;
     let (bytes, raw) = (ByteSize(converted.bytes), ByteSize(converted.raw_bytes));
     Ok(format!("{}: {bytes}, {raw} raw\n", to.display()))
 }

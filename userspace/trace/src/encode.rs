@@ -25,6 +25,7 @@ use crate::wire::{
 };
 
 mod samples;
+mod symbols;
 
 /// Largest batch, bytes.
 pub const MAX_BATCH_BYTES: usize = 1 << 20;

@@ -40,6 +40,7 @@ use crate::event::{Sample, TargetEnd};
 use crate::interpret::{Interpreter, LongPoll, OpenGap};
 use crate::location::{Locations, ObjectTypes};
 use crate::loss::{Loss, LossLedger};
+use crate::mapping::Mapping;
 use crate::metadata::{Metadata, Object};
 use crate::rotate::Policy;
 use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
@@ -291,6 +292,11 @@ impl Line {
     /// says it.
     pub fn set_objects(&mut self, objects: Vec<Object>) {
         self.output.set_objects(objects);
+    }
+
+    /// Takes note of where the target has code: the segment's end says it.
+    pub fn set_mappings(&mut self, mappings: Vec<Mapping>) {
+        self.output.set_mappings(mappings);
     }
 
     /// Takes note of what threads are called: the segment's end says it.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::mapping::{self, Mapping};
 use crate::object;
 use crate::stats::StackCounts;
 
@@ -60,6 +61,8 @@ pub struct Metadata {
     /// Files of the target with a Tokio of their own, by number; told where it is not
     /// the executable alone.
     pub objects: Vec<Object>,
+    /// Where the target has, or had, code; told where callchains are recorded.
+    pub mappings: Vec<Mapping>,
 }
 
 /// A file of the target with a Tokio of its own.
@@ -186,6 +189,7 @@ impl Metadata {
             untold_absences,
             objects,
             machine,
+            mappings,
             threads: _,
         } = self;
         entries.put_known("service", service.as_ref());
@@ -243,6 +247,7 @@ impl Metadata {
                 object.tell(number, &mut entries);
             }
         }
+        entries.0.extend(mapping::entries(mappings));
         entries.0
     }
 

@@ -19,8 +19,9 @@ use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 use crate::wire::{
     BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, CpuSampleEvent, EvictionEvent, GapEvent,
     LossEvent, OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
-    RuntimeMetricsEvent, SegmentMetadataEvent, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent,
-    TcpAcceptQueueEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
+    RuntimeMetricsEvent, SegmentMetadataEvent, SymbolTableEntry, TargetEndEvent, TaskSpawnEvent,
+    TaskTerminateEvent, TcpAcceptQueueEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent,
+    WorkerUnparkEvent,
 };
 
 use meanings::*;
@@ -65,7 +66,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 22] {
+fn events() -> [(PathBuf, String); 23] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -89,6 +90,7 @@ fn events() -> [(PathBuf, String); 22] {
         event::<TcpAcceptQueueEvent<'_>>(ACCEPT_QUEUE),
         event::<PanicEvent>(PANIC),
         event::<TargetEndEvent>(TARGET_END),
+        event::<SymbolTableEntry>(SYMBOL),
     ]
 }
 

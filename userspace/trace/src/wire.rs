@@ -264,3 +264,14 @@ wire! {
         panic_message: Option<InternedString>,
     }
 }
+wire! {
+    /// dial9: a function at an address of the callchains; it has no time.
+    SymbolTableEntry {
+        addr: u64,
+        size: u64,
+        symbol_name: InternedString,
+        inline_depth: u64,
+        source_file: InternedString,
+        source_line: u64,
+    }
+}

@@ -36,6 +36,7 @@ fn metadata() -> Metadata {
         },
         forked: 0,
         untold_absences: 0,
+        mappings: Vec::new(),
         machine: Vec::new(),
         threads: std::collections::BTreeMap::new(),
         tells_waits: false,
@@ -151,7 +152,7 @@ fn segments_of_a_recording_are_sound_also_compressed() {
         assert_eq!(report.workers.len(), 2);
         assert_eq!(report.metadata["runtime.tokio"], "0,1");
         assert_eq!(report.events["LossEvent"], 1);
-        let compressed = sealed.compress().unwrap();
+        let compressed = sealed.compress(&[]).unwrap();
         assert_eq!(assert_sound(&compressed.path).events, report.events);
         assert_eq!(compressed.raw_bytes, report.raw_bytes);
     }

@@ -146,10 +146,10 @@ fn the_new_file_takes_the_place_of_the_old() {
     let raw = dir.path().join("a.bin");
     std::fs::write(&raw, segment(10)).unwrap();
     let archive = Encoding::Zstd.rename(&raw).unwrap();
-    replace(&raw, &archive, Encoding::Zstd).unwrap();
+    replace(&raw, &archive, Encoding::Zstd, &[]).unwrap();
     assert!(!raw.exists());
     assert_eq!(Encoding::Raw.rename(&archive), Some(raw.clone()));
-    replace(&archive, &raw, Encoding::Raw).unwrap();
+    replace(&archive, &raw, Encoding::Raw, &[]).unwrap();
     assert!(!archive.exists());
     assert_eq!(std::fs::read(&raw).unwrap(), segment(10));
 }
@@ -159,7 +159,7 @@ fn a_damaged_file_keeps_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("a.bin.gz"), dir.path().join("a.bin"));
     std::fs::write(&from, GZIP_MAGIC).unwrap();
-    replace(&from, &to, Encoding::Raw).unwrap_err();
+    replace(&from, &to, Encoding::Raw, &[]).unwrap_err();
     assert!(from.exists() && !to.exists());
 }
 

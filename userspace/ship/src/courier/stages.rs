@@ -44,7 +44,7 @@ impl From<SegmentError> for Stuck {
     }
 }
 
-/// The second stage, for the oldest segment that waits for it. `None` when none
+/// The second stage and the third, for the oldest segment that waits for it. `None` when none
 /// does.
 pub(super) async fn compress<P: Spool>(
     shelf: Shelf<P>,
@@ -57,11 +57,13 @@ pub(super) async fn compress<P: Spool>(
             // Against the contract of the claim; nothing is to be done to it.
             return Some(shelf.lock().put_back(segment).map_err(Stuck::from));
         };
+        let names = shelf.lock().names();
+        let tail = names.map_or_else(Vec::new, |names| names.tail(&segment));
         let compressed = match compression {
             Compression::Gzip => segment
-                .compress()
+                .compress(&tail)
                 .map_err(|error| (error.segment, error.source)),
-            Compression::Zstd => archive(segment),
+            Compression::Zstd => archive(segment, &tail),
         };
         let mut spool = shelf.lock();
         Some(match compressed {
@@ -76,11 +78,14 @@ pub(super) async fn compress<P: Spool>(
 }
 
 /// Replaces `trace.N.bin` by `trace.N.bin.zst`.
-fn archive(segment: SealedSegment) -> Result<CompressedSegment, (SealedSegment, io::Error)> {
+fn archive(
+    segment: SealedSegment,
+    tail: &[u8],
+) -> Result<CompressedSegment, (SealedSegment, io::Error)> {
     let mut name = segment.path.clone().into_os_string();
     name.push(Encoding::Zstd.suffix());
     let path = PathBuf::from(name);
-    match replace(&segment.path, &path, Encoding::Zstd) {
+    match replace(&segment.path, &path, Encoding::Zstd, tail) {
         Ok(converted) => Ok(CompressedSegment {
             path,
             index: segment.index,
@@ -106,7 +111,7 @@ pub(super) struct Shipped {
     pub(super) result: Result<u64, Stuck>,
 }
 
-/// The third stage and the fourth, for the oldest segment that waits for them,
+/// The fourth stage and the fifth, for the oldest segment that waits for them,
 /// preferably another one than `avoided`. `None` when none does.
 pub(super) async fn put<P: Spool>(
     shelf: Shelf<P>,

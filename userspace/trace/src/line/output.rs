@@ -13,6 +13,7 @@ use crate::encode::Encoder;
 use crate::event::Event;
 use crate::location::Locations;
 use crate::loss::Loss;
+use crate::mapping::Mapping;
 use crate::metadata::{Metadata, Object, Runtime};
 use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
 use crate::stats::StackCounts;
@@ -251,6 +252,10 @@ impl Output {
     /// The target's objects, all of them, by number.
     pub(super) fn set_objects(&mut self, objects: Vec<Object>) {
         self.metadata.objects = objects;
+    }
+
+    pub(super) fn set_mappings(&mut self, mappings: Vec<Mapping>) {
+        self.metadata.mappings = mappings;
     }
 
     /// Why segments in memory are wanted that start before a time: their ends tell

@@ -126,11 +126,11 @@ fn what_a_compression_left_is_finished_or_undone() {
             .unwrap()
     };
     // Stopped before its commit, after it, and at its end.
-    seal().write_partial().unwrap();
+    seal().write_partial(&[]).unwrap();
     let published = seal();
-    published.write_partial().unwrap();
+    published.write_partial(&[]).unwrap();
     published.publish().unwrap();
-    let compressed = seal().compress().unwrap();
+    let compressed = seal().compress(&[]).unwrap();
     let recovered = recover(dir.path(), Owner::default(), no_archives).unwrap();
     assert!(recovered.failed.is_empty(), "{recovered:?}");
     assert_eq!(
@@ -149,7 +149,7 @@ fn what_a_compression_left_is_finished_or_undone() {
     }
     let again = recovered.uncompressed.into_iter().next().unwrap();
     assert_eq!(again.started, anchor(BASE_NS));
-    again.compress().unwrap();
+    again.compress(&[]).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use std::io::{self, Read};
 
-use dial9_trace_format::codec::WireTypeId;
+use dial9_trace_format::codec::{StackPoolEntryRef, WireTypeId};
 use dial9_trace_format::decoder::{DecodedFrameRef, Decoder};
 use dial9_trace_format::types::FieldValueRef;
 
@@ -70,7 +70,20 @@ enum Piece {
 /// # Errors
 ///
 /// Those of the reader.
-pub(crate) fn walk(mut file: impl Read) -> io::Result<Walk> {
+pub(crate) fn walk(file: impl Read) -> io::Result<Walk> {
+    walk_stacks(file, &mut |_| ())
+}
+
+/// Takes each of a file's callchains.
+pub(crate) type Stacks<'a> = dyn FnMut(&mut dyn Iterator<Item = u64>) + 'a;
+
+/// Walks a file, and gives each of its callchains: those of a torn batch, too, and some
+/// twice.
+///
+/// # Errors
+///
+/// Those of the reader.
+pub(crate) fn walk_stacks(mut file: impl Read, stacks: &mut Stacks<'_>) -> io::Result<Walk> {
     let mut walk = Walk::default();
     let mut window = Vec::with_capacity(WINDOW_BYTES);
     loop {
@@ -79,7 +92,7 @@ pub(crate) fn walk(mut file: impl Read) -> io::Result<Walk> {
         let mut start = 0;
         loop {
             let mut next = walk.clone_head();
-            let Piece::Whole(bytes) = next.piece(&window[start..]) else {
+            let Piece::Whole(bytes) = next.piece(&window[start..], stacks) else {
                 break;
             };
             start += bytes;
@@ -166,7 +179,7 @@ impl Walk {
         self.told.extend(told);
     }
 
-    fn piece(&mut self, bytes: &[u8]) -> Piece {
+    fn piece(&mut self, bytes: &[u8], stacks: &mut Stacks<'_>) -> Piece {
         let Some(mut decoder) = Decoder::new(bytes) else {
             return Piece::Open;
         };
@@ -187,6 +200,11 @@ impl Walk {
                     timestamp_ns,
                     values,
                 })) => self.event(&decoder, type_id, timestamp_ns, &values),
+                Ok(Some(DecodedFrameRef::StackPool(pool))) => {
+                    for stack in &pool {
+                        stacks(&mut addresses(stack));
+                    }
+                }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return Piece::Open,
             }
@@ -227,4 +245,9 @@ impl Walk {
         }
         self.newest_ns = self.newest_ns.max(ts_ns);
     }
+}
+
+fn addresses(stack: &StackPoolEntryRef<'_>) -> impl Iterator<Item = u64> {
+    let (addresses, _) = stack.frames_le.as_chunks::<8>();
+    addresses.iter().map(|bytes| u64::from_le_bytes(*bytes))
 }

@@ -328,3 +328,23 @@ pub(super) const TARGET_END: Meaning = (
         ("panic_message", "as above"),
     ],
 );
+pub(super) const SYMBOL: Meaning = (
+    "dial9: a function at an address of the callchains, added after the seal; no time",
+    &[
+        ("addr", "the address, as the callchains have it"),
+        ("size", "0: not told"),
+        (
+            "symbol_name",
+            "demangled; an address of which no symbol is known has no event",
+        ),
+        (
+            "inline_depth",
+            "0: the function whose code it is; higher: inlined into the one before",
+        ),
+        (
+            "source_file",
+            "path, by the debug information; empty where there is none",
+        ),
+        ("source_line", "from 1; 0 where it is not known"),
+    ],
+);

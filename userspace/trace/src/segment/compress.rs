@@ -1,11 +1,11 @@
 //! A sealed segment to one gzip member.
 //!
-//! In: `trace.N.bin`. Out: `trace.N.bin.gz`, written under another name and
+//! In: `trace.N.bin`, and what goes behind it. Out: `trace.N.bin.gz`, written under another name and
 //! renamed; then the `.bin` goes. Never: two gzip members in a file, which
 //! dial9's Rust reader would cut after the first; the loss of the `.bin` when
 //! anything fails.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -43,14 +43,15 @@ pub struct CompressError {
 }
 
 impl SealedSegment {
-    /// Replaces `trace.N.bin` by `trace.N.bin.gz`.
+    /// Replaces `trace.N.bin` by `trace.N.bin.gz`, which has `tail` behind it: whole
+    /// batches, or nothing.
     ///
     /// # Errors
     ///
     /// [`CompressError`] gives the segment back.
-    pub fn compress(self) -> Result<CompressedSegment, CompressError> {
+    pub fn compress(self, tail: &[u8]) -> Result<CompressedSegment, CompressError> {
         let written = self
-            .write_partial()
+            .write_partial(tail)
             .and_then(|bytes| self.publish().map(|()| bytes))
             .and_then(|bytes| self.remove_raw().map(|()| bytes));
         match written {
@@ -58,7 +59,7 @@ impl SealedSegment {
                 path: with_suffix(&self.path, ".gz"),
                 index: self.index,
                 bytes,
-                raw_bytes: self.bytes,
+                raw_bytes: self.bytes + tail.len() as u64,
                 started_unix_ns: self.started.unix_ns,
             }),
             Err(source) => {
@@ -73,8 +74,8 @@ impl SealedSegment {
     }
 
     /// Compresses into a file that no reader looks at; returns its size, bytes.
-    pub(crate) fn write_partial(&self) -> io::Result<u64> {
-        write_member(&self.path, &self.partial(), self.owner)
+    pub(crate) fn write_partial(&self, tail: &[u8]) -> io::Result<u64> {
+        write_member(&self.path, tail, (&self.partial(), self.owner))
     }
 
     /// The commit. The name is on the disk before the `.bin` can go.
@@ -92,8 +93,9 @@ impl SealedSegment {
     }
 }
 
-/// Compresses a file into a new one; returns the new one's size, bytes.
-fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
+/// Compresses a file and what is behind it into a new one; returns the new one's size,
+/// bytes.
+fn write_member(from: &Path, tail: &[u8], (to, owner): (&Path, Owner)) -> io::Result<u64> {
     let mut from = open_regular(from, OFlags::RDONLY)?;
     // A left-over of a run that was killed here.
     match std::fs::remove_file(to) {
@@ -102,6 +104,7 @@ fn write_member(from: &Path, to: &Path, owner: Owner) -> io::Result<u64> {
     }
     let mut member = GzEncoder::new(owner.create(to)?, Compression::new(LEVEL));
     io::copy(&mut from, &mut member)?;
+    member.write_all(tail)?;
     let written = member.finish()?;
     written.sync_data()?;
     Ok(written.metadata()?.len())

@@ -60,7 +60,7 @@ fn a_segment_goes_from_active_to_sealed_to_compressed() {
     let report = check_file(&sealed.path).unwrap();
     assert!(report.is_sound(), "{}", report.render());
     assert_eq!(report.events["ClockSyncEvent"], 3);
-    let compressed = sealed.compress().unwrap();
+    let compressed = sealed.compress(&[]).unwrap();
     assert_eq!(names(&dir), ["trace.0.bin.gz"]);
     assert_eq!(
         compressed.path.metadata().unwrap().permissions().mode() & 0o777,
@@ -207,11 +207,11 @@ fn a_failed_compression_gives_the_segment_back() {
     let sealed = seal(create(&dir), &[]);
     // A directory in the way of the partial file.
     std::fs::create_dir(dir.path().join("trace.0.bin.gz.tmp")).unwrap();
-    let CompressError { segment, .. } = sealed.compress().unwrap_err();
+    let CompressError { segment, .. } = sealed.compress(&[]).unwrap_err();
     assert!(check_file(&segment.path).unwrap().is_sound());
     std::fs::remove_dir(dir.path().join("trace.0.bin.gz.tmp")).unwrap();
     std::fs::write(dir.path().join("trace.0.bin.gz.tmp"), "left over").unwrap();
-    segment.compress().unwrap();
+    segment.compress(&[]).unwrap();
     assert_eq!(names(&dir), ["trace.0.bin.gz"]);
 }
 

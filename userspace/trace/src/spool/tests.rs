@@ -185,7 +185,7 @@ impl World {
             return;
         };
         if (1..=3).contains(&crash) {
-            segment.write_partial().unwrap();
+            segment.write_partial(&[]).unwrap();
             if crash > 1 {
                 segment.publish().unwrap();
             }
@@ -194,7 +194,7 @@ impl World {
             }
             return self.crash(0);
         }
-        let compressed = segment.compress().unwrap();
+        let compressed = segment.compress(&[]).unwrap();
         self.spool.compressed(compressed);
     }
 
