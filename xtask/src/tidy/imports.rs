@@ -10,13 +10,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use crate::shell;
 
 /// The packages of the workspace, and what each may import of the others.
-const WORKSPACE: [(&str, &[&str]); 10] = [
+const WORKSPACE: [(&str, &[&str]); 11] = [
     ("dial9-bpf-abi", &[]),
     ("dial9-bpf-programs", &["dial9-bpf-abi"]),
     ("dial9-bpf-probes", &["dial9-bpf-abi"]),
     ("dial9-bpf-attach", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-trace", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-ship", &["dial9-bpf-trace"]),
+    ("dial9-bpf-symbolize", &["dial9-bpf-trace"]),
     ("dial9-bpf-unwind", &[]),
     (
         "dial9-bpf",
@@ -25,6 +26,7 @@ const WORKSPACE: [(&str, &[&str]); 10] = [
             "dial9-bpf-attach",
             "dial9-bpf-probes",
             "dial9-bpf-ship",
+            "dial9-bpf-symbolize",
             "dial9-bpf-trace",
             "dial9-bpf-unwind",
         ],
@@ -36,6 +38,7 @@ const WORKSPACE: [(&str, &[&str]); 10] = [
             "dial9-bpf-attach",
             "dial9-bpf-probes",
             "dial9-bpf-ship",
+            "dial9-bpf-symbolize",
             "dial9-bpf-trace",
         ],
     ),
@@ -43,10 +46,11 @@ const WORKSPACE: [(&str, &[&str]); 10] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 17] = [
+const OWNED: [(&str, &[&str]); 18] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
+    ("blazesym", &["dial9-bpf-symbolize"]),
     ("cargo_metadata", &["xtask"]),
     ("clap", &["dial9-bpf", "xtask"]),
     (
@@ -57,7 +61,14 @@ const OWNED: [(&str, &[&str]); 17] = [
     ("gimli", &["dial9-bpf-probes", "dial9-bpf-unwind"]),
     ("iced-x86", &["dial9-bpf-probes"]),
     ("nix", &["dial9-bpf"]),
-    ("object", &["dial9-bpf-probes", "dial9-bpf-unwind"]),
+    (
+        "object",
+        &[
+            "dial9-bpf-probes",
+            "dial9-bpf-symbolize",
+            "dial9-bpf-unwind",
+        ],
+    ),
     ("object_store", &["dial9-bpf-ship"]),
     ("reqwest", &["dial9-bpf-ship"]),
     ("rustc-demangle", &["dial9-bpf-probes"]),
