@@ -218,6 +218,7 @@ fn start(dir: &Path) -> (Line, Dispatch) {
         },
         compression: Compression::Gzip,
         upload: None,
+        names: None,
     };
     let spool = Spool::open(dir, Owner::default(), u64::MAX, head_of_archive);
     let (spool, _) = spool.expect("a folder");

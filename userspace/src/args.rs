@@ -12,6 +12,7 @@ use std::{
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
+use dial9_bpf_symbolize::DebugInfo;
 use dial9_bpf_trace::{metadata, rotate::Policy};
 
 use crate::flight;
@@ -56,6 +57,9 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Compress segments, or decompress them.
     Convert(ConvertArgs),
+    /// Name functions for a recorder.
+    #[command(hide = true)]
+    Symbolize,
     /// Have the last seconds written by a recorder that runs with --on-demand.
     Dump(DumpArgs),
 }
@@ -198,6 +202,10 @@ pub(crate) struct RecordArgs {
     /// link, in the target's root and in ours.
     #[arg(long, value_name = "PATH")]
     pub(crate) debug_file: Option<PathBuf>,
+    /// Names of functions also from debug information, with inlined functions and source
+    /// lines, where there is any; or from symbol tables only.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) debug_info: DebugInfoName,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]
@@ -205,6 +213,11 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
+    /// Whether something is wanted that comes with callchains.
+    pub(crate) fn has_callchains(&self) -> bool {
+        self.wants(Signal::Cpu)
+    }
+
     /// Whether a signal is wanted.
     pub(crate) fn wants(&self, signal: Signal) -> bool {
         self.signals.contains(&signal)
@@ -295,6 +308,22 @@ impl From<CompressionName> for Compression {
         match name {
             CompressionName::Gzip => Self::Gzip,
             CompressionName::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// [`DebugInfo`] as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DebugInfoName {
+    Auto,
+    Never,
+}
+
+impl From<DebugInfoName> for DebugInfo {
+    fn from(name: DebugInfoName) -> Self {
+        match name {
+            DebugInfoName::Auto => Self::Auto,
+            DebugInfoName::Never => Self::Never,
         }
     }
 }

@@ -6,3 +6,4 @@ pub(crate) mod convert;
 pub(crate) mod dump;
 pub(crate) mod forked;
 pub(crate) mod run;
+pub(crate) mod symbolize;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use dial9_bpf_ship::{
-    courier::{Compression, Courier, Left, Settings, Upload},
+    courier::{Compression, Courier, Left, Names, Settings, Upload},
     identity::Identity,
     sink::StoreSink,
 };
@@ -43,6 +43,8 @@ pub(crate) struct Shipping {
     pub(crate) compression: Compression,
     /// A store, and its name.
     pub(crate) upload: Option<(Upload<StoreSink>, String)>,
+    /// What knows names for the addresses in segments.
+    pub(crate) names: Option<Arc<dyn Names>>,
 }
 
 /// A running courier, and what it has told.
@@ -55,6 +57,7 @@ pub(crate) struct Dispatch {
     /// What waits for a place, or for the disk, by index.
     held: BTreeMap<u64, ClosedSegment>,
     upload: Option<String>,
+    names: Option<Arc<dyn Names>>,
     is_degraded: bool,
     tally: Tally,
 }
@@ -99,6 +102,8 @@ pub(crate) struct Delivery {
     pub(crate) left: Option<Left>,
     /// The store's name.
     pub(crate) upload: Option<String>,
+    /// How many addresses have names, where there are addresses.
+    pub(crate) names: Option<String>,
     /// What went wrong here.
     pub(crate) failure: Option<String>,
     /// What the store said last, when there is something it does not have.
@@ -117,10 +122,14 @@ impl Dispatch {
             identity,
             compression,
             upload,
+            names,
         } = shipping;
         let (sender, notices) = mpsc::channel();
         let active_bytes = Arc::new(AtomicU64::new(0));
-        let outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
+        let mut outbox = Outbox::new(spool, Arc::new(identity), Arc::clone(&active_bytes), sender);
+        if let Some(names) = &names {
+            outbox.ask(Arc::clone(names));
+        }
         let (upload, name) = upload.unzip();
         let settings = Settings {
             compression,
@@ -134,6 +143,7 @@ impl Dispatch {
             active_bytes,
             held: BTreeMap::new(),
             upload: name,
+            names,
             is_degraded: false,
             tally: Tally::default(),
         })
@@ -209,6 +219,7 @@ impl Dispatch {
             left: report.left,
             refusal: last_error.filter(|_| self.upload.is_some() && is_left),
             upload: self.upload,
+            names: self.names.and_then(|names| names.said()),
             failure,
         }
     }

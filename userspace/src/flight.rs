@@ -37,7 +37,7 @@ use dial9_bpf_trace::{
 };
 use signal_hook::{consts::SIGUSR1, flag};
 
-use crate::{dispatch::Dispatch, stderr};
+use crate::{args::RecordArgs, dispatch::Dispatch, stderr};
 
 /// Smallest budget: a segment of an eighth of it has a batch.
 pub(crate) const LEAST_BYTES: u64 = 8 << 20;
@@ -70,6 +70,15 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What was asked for.
+    pub(crate) fn of(args: &RecordArgs) -> Option<Self> {
+        args.on_demand.map(|window| Self {
+            window,
+            bytes: args.on_demand_bytes,
+            poll: args.on_demand_poll,
+        })
+    }
+
     /// When segments end: often, so that what is kept is little more than the
     /// window.
     ///

@@ -72,6 +72,7 @@ pub(crate) fn metadata(
         traced,
         unusable,
         build_id,
+        debug_file: _,
     } = objects;
     let first = traced.first().map(Object::plan);
     let mut absent: Vec<(String, String)> = first.map(misses).unwrap_or_default();
@@ -108,6 +109,7 @@ pub(crate) fn metadata(
         untold_absences: 0,
         objects: self::objects(traced),
         machine: machine(),
+        mappings: Vec::new(),
         threads: BTreeMap::new(),
     }
 }
@@ -119,12 +121,15 @@ fn machine() -> Vec<(&'static str, String)> {
         [uname.machine(), uname.release(), uname.version()].map(|text| text.to_string_lossy());
     let info = rustix::system::sysinfo();
     let memory = u64::from(info.mem_unit) * info.totalram;
-    vec![
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot_id = boot_id.map(|id| ("kernel.boot_id", id.trim().to_owned()));
+    let facts = [
         ("machine.architecture", architecture.into_owned()),
         ("machine.memory_bytes", memory.to_string()),
         ("kernel.release", release.into_owned()),
         ("kernel.version", version.into_owned()),
-    ]
+    ];
+    facts.into_iter().chain(boot_id).collect()
 }
 
 /// The plan's vtables as the interpreter knows them, in the plan's order.

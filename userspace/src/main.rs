@@ -17,6 +17,8 @@ mod keep;
 mod late;
 mod launch;
 mod listeners;
+mod mappings;
+mod names;
 mod objects;
 mod outbox;
 mod output;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Check(args) => command::check::run(args),
         Command::Convert(args) => command::convert::run(args),
         Command::Dump(args) => command::dump::run(args),
+        Command::Symbolize => command::symbolize::run(),
     };
     let code = result.unwrap_or_else(|error| {
         stderr::say(format_args!("dial9-bpf: {error:#}"));

@@ -51,6 +51,8 @@ pub(crate) struct Objects {
     pub(crate) unusable: Vec<Unusable>,
     /// The executable's GNU build id.
     pub(crate) build_id: Option<String>,
+    /// The file with the executable's symbols, where they were taken out of it.
+    pub(crate) debug_file: Option<File>,
 }
 
 impl Objects {
@@ -130,6 +132,7 @@ impl Scanner {
                 traced: vec![Object::of_executable(target, plan.unwrap_or_default())?],
                 unusable: Vec::new(),
                 build_id,
+                debug_file: None,
             });
         }
         let debug_file = match &self.debug_file {
@@ -143,6 +146,7 @@ impl Scanner {
             traced: Vec::new(),
             unusable: Vec::new(),
             build_id,
+            debug_file: debug_file.as_ref().and_then(|found| found.file().ok()),
         };
         let failure = match own {
             Ok(plan) => {

@@ -15,7 +15,7 @@ use std::{
 
 use dial9_bpf_ship::{
     convert::head_of_archive,
-    courier::{Left, Parcel, Spool as CourierSpool},
+    courier::{Left, Names, Parcel, Spool as CourierSpool},
     identity::Identity,
 };
 use dial9_bpf_trace::{
@@ -60,6 +60,7 @@ pub(crate) struct Outbox {
     /// Size of the segment that is being written, bytes.
     active_bytes: Arc<AtomicU64>,
     notices: Sender<Notice>,
+    names: Option<Arc<dyn Names>>,
     /// Index of the first segment of this recording.
     own_from: Option<u64>,
 }
@@ -77,8 +78,14 @@ impl Outbox {
             identity,
             active_bytes,
             notices,
+            names: None,
             own_from: None,
         }
+    }
+
+    /// Asks for names before segments are compressed.
+    pub(crate) fn ask(&mut self, names: Arc<dyn Names>) {
+        self.names = Some(names);
     }
 
     fn is_own(&self, index: u64) -> bool {
@@ -156,6 +163,10 @@ impl CourierSpool for Outbox {
         let segment = self.spool.claim(is_wanted)?;
         let identity = self.identity_of(&segment);
         Some(Parcel { segment, identity })
+    }
+
+    fn names(&self) -> Option<Arc<dyn Names>> {
+        self.names.clone()
     }
 
     fn compressed(&mut self, segment: CompressedSegment) -> Result<(), SegmentError> {

@@ -23,6 +23,7 @@ use crate::{
     flight::{Dumped, Flight},
     keep,
     listeners::Readings,
+    mappings::Mappings,
     profile::Profile,
     sampler::Sampler,
 };
@@ -43,6 +44,8 @@ pub(crate) struct Recording {
     sampler: Option<Sampler>,
     readings: Readings,
     profile: Option<Profile>,
+    /// Where the target has code, where callchains are recorded.
+    mappings: Option<Mappings>,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
@@ -81,6 +84,7 @@ impl Recording {
             sampler: None,
             readings: Readings::default(),
             profile: None,
+            mappings: None,
             goes_on,
             outage: None,
             is_outage_told: false,
@@ -118,6 +122,18 @@ impl Recording {
     /// end says it.
     pub(crate) fn note_absent(&mut self, absent: &[(&str, String)]) {
         self.line.note_absent(absent);
+    }
+
+    /// Tells from now on where the target has code.
+    pub(crate) fn note_mappings(&mut self, mappings: Option<Mappings>) {
+        self.mappings = mappings;
+    }
+
+    fn tell_mappings(&mut self) {
+        let news = self.mappings.as_mut().and_then(Mappings::news);
+        if let Some(mappings) = news {
+            self.line.set_mappings(mappings);
+        }
     }
 
     /// Takes note of how many processes the target has forked; the segment's end
@@ -230,6 +246,7 @@ impl Recording {
         if let Some(sampler) = &self.sampler {
             sampler.tell(&mut self.line);
         }
+        self.tell_mappings();
         let said = self.dispatch.tell(&mut self.line);
         self.read_losses(tracer)?;
         let outage = self.tell_outage();
@@ -264,6 +281,7 @@ impl Recording {
         if let Some(sampler) = &self.sampler {
             sampler.tell(&mut self.line);
         }
+        self.tell_mappings();
         let _ = self.dispatch.tell(&mut self.line);
         let Self {
             mut line,

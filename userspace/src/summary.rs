@@ -126,6 +126,7 @@ pub(crate) fn output(
         left,
         upload,
         refusal,
+        names,
         failure: _,
     } = delivery;
     let amount = |segments: u64, bytes| format!("{segments} segments, {}", ByteSize(bytes));
@@ -139,6 +140,9 @@ pub(crate) fn output(
             rows.push(("segment", last.display().to_string()));
         }
         _ => rows.push(("segments", format!("{} in {}", tally.closed, dir.display()))),
+    }
+    if let Some(named) = names {
+        rows.push(("addresses with names", named.clone()));
     }
     if let Some(path) = &finished.unsealed {
         rows.push(("not closed", path.display().to_string()));

@@ -68,6 +68,14 @@ impl DebugFile {
         })
     }
 
+    /// The file, open.
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptor left.
+    pub fn file(&self) -> io::Result<File> {
+        self.parts.file()
+    }
+
     /// Where it is, or was asked for.
     pub fn path(&self) -> &Path {
         &self.path
@@ -92,6 +100,18 @@ impl DebugFile {
         let path = path.to_owned();
         Ok(Self { path, parts })
     }
+}
+
+/// The file that distributions have for a build id, as the target sees it, else as we
+/// do. Whether it is what its name says is not looked at.
+pub fn by_build_id(target: &Target, build_id: &str) -> Option<File> {
+    let place = place_of(build_id)?;
+    let roots = [target.root(), root_at("/")];
+    let found = roots
+        .iter()
+        .flatten()
+        .find_map(|root| open_under(root, &place));
+    found.map(File::from)
 }
 
 /// The plan of a program, with what its debug file adds.
@@ -156,10 +176,7 @@ fn checksum(mut file: &File) -> io::Result<u32> {
 /// Where the debug file may be, the surest place first.
 fn places(program: &FileParts, executable: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
-    if let Some(id) = build_id_of(program).filter(|id| id.len() > 2) {
-        let (first, rest) = id.split_at(2);
-        places.push(format!("{GLOBAL}/.build-id/{first}/{rest}.debug").into());
-    }
+    places.extend(build_id_of(program).as_deref().and_then(place_of));
     if let (Some(link), Some(folder)) = (debug_link(program), executable.parent()) {
         places.push(folder.join(link.name));
         places.push(folder.join(".debug").join(link.name));
@@ -167,6 +184,12 @@ fn places(program: &FileParts, executable: &Path) -> Vec<PathBuf> {
         places.push(Path::new(GLOBAL).join(folder).join(link.name));
     }
     places
+}
+
+fn place_of(build_id: &str) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_at_checked(2)?;
+    let is_long = !rest.is_empty();
+    is_long.then(|| format!("{GLOBAL}/.build-id/{first}/{rest}.debug").into())
 }
 
 /// A file under a root, of which no link leads out.

@@ -61,6 +61,14 @@ impl FileParts {
         Ok(parts)
     }
 
+    /// The file itself.
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptor left.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     /// Another part of the file; `None` where it cannot be read, as where the file has
     /// become shorter.
     pub fn part(&self, part: Range<u64>) -> Option<Vec<u8>> {

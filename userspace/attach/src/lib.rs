@@ -29,7 +29,7 @@ mod sys;
 pub mod target;
 pub mod tracer;
 
-pub use debug_file::{DebugFile, scan};
+pub use debug_file::{DebugFile, by_build_id, scan};
 pub use error::AttachError;
 pub use file::FileParts;
 pub use link::{Attached, LateLinks, LinkKind, Links};

@@ -26,6 +26,18 @@ pub struct FileKey {
     inode: u64,
 }
 
+impl FileKey {
+    /// Its device, major and minor number in hexadecimal.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Its inode.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+}
+
 /// A file that a process has mapped as code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {

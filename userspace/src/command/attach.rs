@@ -44,6 +44,7 @@ use crate::{
     identity::{self, UNTYPED},
     keep::{self, Start},
     late::Late,
+    names,
     objects::{Objects, Scanner, Unusable},
     output::Output,
     plan_report,
@@ -113,7 +114,8 @@ pub(crate) fn record(
     }
     let target = Arc::new(Target::open(pid)?);
     let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
-    let objects = scanner.all(&target, args.wants(Signal::Tokio))?;
+    let mut objects = scanner.all(&target, args.wants(Signal::Tokio))?;
+    let mut mappings = names::mappings_of(args, &target, objects.debug_file.take());
     let prices = Prices::measure(abilities).ok();
     let options = Options {
         ring_bytes: args.ring_bytes,
@@ -134,10 +136,12 @@ pub(crate) fn record(
         let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
         config.metadata.absent.push(absent);
     }
+    let names = names::of(args, &mut mappings, &mut config.metadata);
     let shipping = Shipping {
         identity,
         compression: args.compression.into(),
         upload,
+        names,
     };
     let locations = Locations::of_objects(objects.traced.iter().map(identity::object_types));
     let flight = flight_of(args, &output, asked);
@@ -158,6 +162,7 @@ pub(crate) fn record(
     };
     output.keep();
     recording.note_absent(tracer.absent());
+    recording.note_mappings(mappings.ok().flatten());
     if let Some(reason) = no_runtimes {
         stderr::say(format_args!("missing: {RUNTIME_METRICS}: {reason}"));
     }
@@ -276,7 +281,7 @@ fn config_of(
         Rotation::Epochs(epoch) => epoch,
         Rotation::Off => NO_EPOCH,
     };
-    let (place, policy) = match on_demand(args) {
+    let (place, policy) = match Settings::of(args) {
         Some(settings) => (Place::Memory, settings.policy()?),
         None => (
             Place::Spool(args.output.clone()),
@@ -291,17 +296,8 @@ fn config_of(
     })
 }
 
-fn on_demand(args: &RecordArgs) -> Option<Settings> {
-    let settings = |window| Settings {
-        window,
-        bytes: args.on_demand_bytes,
-        poll: args.on_demand_poll,
-    };
-    args.on_demand.map(settings)
-}
-
 fn flight_of(args: &RecordArgs, output: &Output, asked: Arc<AtomicBool>) -> Option<Flight> {
-    let settings = on_demand(args)?;
+    let settings = Settings::of(args)?;
     Some(Flight::new(
         &args.output,
         settings,
