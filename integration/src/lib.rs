@@ -8,6 +8,7 @@
 //! fail where it is missing, they do not skip.
 
 pub mod bpffs;
+pub mod called;
 pub mod demo;
 pub mod driven;
 pub mod kernel;

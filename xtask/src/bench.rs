@@ -2,7 +2,7 @@
 //!
 //! In: this machine. Out: a table for the kernel side, one for context switches, one for
 //! the profile, one for userspace, one for the
-//! way to the disk and one for a large program; the method is printed with each.
+//! way to the disk, one for a large program and one for names; the method is printed with each.
 
 use std::path::Path;
 
@@ -38,6 +38,8 @@ enum Part {
     Disk,
     /// Attaching to a program of 100 MB with 2,000 task types
     Large,
+    /// Names for a segment's addresses
+    Symbols,
 }
 
 /// The verb.
@@ -62,6 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         shell::run(shell::cargo_apart("build", "integration/large").arg("--release"))?;
         shell::run(&mut bench("dial9-bpf-integration", "large"))?;
     }
+    if is_asked(Part::Symbols) {
+        symbols()?;
+    }
     let replays: Vec<_> = [
         (Part::Userspace, "dial9-bpf-trace", "pipeline"),
         (Part::Disk, "dial9-bpf", "disk"),
@@ -83,6 +88,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn kernel(rounds: u32, name: &str) -> Result<()> {
     shell::run(bench("dial9-bpf-integration", name).args(["--rounds", &rounds.to_string()]))
+}
+
+/// Programs with debug information and without: our own, and the demo server.
+fn symbols() -> Result<()> {
+    let programs = ["target/release/dial9-bpf", "target/demo/release/demo"];
+    let programs = programs.map(|program| shell::root().join(program));
+    shell::run(bench("dial9-bpf-integration", "symbols").args(programs))
 }
 
 /// What the rings of the demo server give.
