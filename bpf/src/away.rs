@@ -28,7 +28,7 @@ use crate::{
 /// `TASK_DEAD` (include/linux/sched.h): the thread's last switch.
 const DEAD: u32 = 0x80;
 /// `PF_KTHREAD` (include/linux/sched.h).
-const KERNEL_THREAD: u32 = 0x0020_0000;
+pub const KERNEL_THREAD: u32 = 0x0020_0000;
 /// `THREAD_SIZE` of x86-64 (arch/x86/include/asm/page_64_types.h); twice that with
 /// KASAN, where a deep stack is then taken for an interrupt's.
 const STACK_BYTES: u64 = 16 << 10;

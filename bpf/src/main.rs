@@ -13,11 +13,14 @@
 #![no_main]
 
 mod away;
+mod bio;
+mod block_io;
 mod block_on;
 mod emit;
 mod exec;
 mod filter;
 mod fork;
+mod fsync;
 mod known;
 mod life;
 mod listen;

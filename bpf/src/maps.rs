@@ -6,6 +6,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, RingBuf as PlainRingBuf},
 };
 use dial9_bpf_abi::{
+    block_io::{InFlight, KERNEL_IO_COUNTS, MAX_IN_FLIGHT, MAX_SYNCING, Syncing},
     fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     listener::{Listener, ListenerKey, MAX_LISTENERS, PORTS},
@@ -83,6 +84,18 @@ pub static KEYS: HashMap<u64, ListenerKey> = HashMap::with_max_entries(MAX_LISTE
 /// than the number of indexes that are in use.
 #[map]
 pub static LISTENED: Array<u64> = Array::with_max_entries(PORTS, 0);
+
+/// I/O of the target that is under way, by the addresses of their `struct bio`.
+#[map]
+pub static IN_FLIGHT: HashMap<u64, InFlight> = HashMap::with_max_entries(MAX_IN_FLIGHT, 0);
+
+/// The target's threads that wait for a file to be synced, by tid.
+#[map]
+pub static SYNCING: HashMap<u32, Syncing> = HashMap::with_max_entries(MAX_SYNCING, 0);
+
+/// I/O of the kernel's own threads, by `block_io::KernelIoCount`.
+#[map]
+pub static KERNEL_IO: PerCpuArray<u64> = PerCpuArray::with_max_entries(KERNEL_IO_COUNTS, 0);
 
 /// The process whose hits count, or `NO_TARGET`; alone in `.data`, where the
 /// loader sets it, so that all programs begin and end at one moment. They also

@@ -181,7 +181,7 @@ pub fn socket_sock_offset() -> usize {
 }
 
 #[inline(always)]
-fn read<T: Default>(base: u64, offset: &'static u32) -> T {
+pub fn read<T: Default>(base: u64, offset: &'static u32) -> T {
     let at = base.wrapping_add(u64::from(global(offset)));
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(at as *const T) }.unwrap_or_default()

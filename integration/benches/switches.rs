@@ -102,6 +102,7 @@ fn with_ours(pid: u32) -> f64 {
         sched: true,
         net: false,
         profile_hz: Some(99),
+        io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());

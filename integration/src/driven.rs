@@ -31,6 +31,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
         sched: false,
         net: false,
         profile_hz: None,
+        io: false,
     };
     Tracer::load(target, options).expect("the programs load")
 }

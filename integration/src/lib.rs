@@ -7,6 +7,7 @@
 //! Everything here needs root and a kernel that the tracer supports; the tests
 //! fail where it is missing, they do not skip.
 
+pub mod block_io;
 pub mod bpffs;
 pub mod called;
 pub mod demo;

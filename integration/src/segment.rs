@@ -16,6 +16,8 @@ use dial9_trace_format::{
     types::FieldValueRef,
 };
 
+use crate::block_io::{IoFacts, SyncFacts};
+
 /// Everything counted in one or more segments.
 #[derive(Debug, Default)]
 pub struct Facts {
@@ -48,6 +50,10 @@ pub struct Facts {
     pub stacks: Vec<StackFacts>,
     /// Queues of listeners, in the order of the trace.
     pub queues: Vec<QueueFacts>,
+    /// Block I/O, in the order in which it was done.
+    pub ios: Vec<IoFacts>,
+    /// Waits for files to be synced.
+    pub syncs: Vec<SyncFacts>,
     /// The target's end.
     pub end: Option<EndFacts>,
     /// Time of the first event, ns.
@@ -141,7 +147,7 @@ impl PanicFacts {
             task: maybe_number(event, "task_id"),
             place: place(event, ["file", "line", "column"]),
             message: maybe_text(event, "message"),
-            is_cut: field(event, "message_cut") == Some(&FieldValueRef::Bool(true)),
+            is_cut: is_set(event, "message_cut"),
         }
     }
 }
@@ -378,6 +384,8 @@ impl Facts {
             "TcpAcceptQueueEvent" => self.queues.push(QueueFacts::of(event)),
             "OffCpuEvent" => self.away.push(AwayFacts::of(event)),
             "CpuSampleEvent" => self.stacks.push(StackFacts::of(event)),
+            "BlockIoEvent" => self.ios.push(IoFacts::of(event)),
+            "FileSyncEvent" => self.syncs.push(SyncFacts::of(event)),
             "TargetEndEvent" => {
                 let end = EndFacts::of(event);
                 assert_eq!(self.end.replace(end), None, "it ends twice");
@@ -423,7 +431,7 @@ impl Facts {
 
     fn spawn(&mut self, event: &RawEvent<'_, '_>) {
         let location = text(event, "spawn_loc");
-        let sighted = field(event, "first_sighting") == Some(&FieldValueRef::Bool(true));
+        let sighted = is_set(event, "first_sighting");
         let task = self.task(event, "task_id");
         if sighted {
             task.sightings += 1;
@@ -631,8 +639,13 @@ fn field<'f, 'a>(event: &RawEvent<'a, 'f>, name: &str) -> Option<&'f FieldValueR
         .map(|(_, value)| value)
 }
 
+/// Whether a field is true.
+pub(crate) fn is_set(event: &RawEvent<'_, '_>, name: &str) -> bool {
+    field(event, name) == Some(&FieldValueRef::Bool(true))
+}
+
 /// An unsigned field.
-fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
+pub(crate) fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
     match field(event, name) {
         Some(FieldValueRef::Varint(number)) => *number,
         other => panic!("{} of {} is {other:?}", name, event.name),
@@ -640,7 +653,7 @@ fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
 }
 
 /// An unsigned field that may be absent.
-fn maybe_number(event: &RawEvent<'_, '_>, name: &str) -> Option<u64> {
+pub(crate) fn maybe_number(event: &RawEvent<'_, '_>, name: &str) -> Option<u64> {
     (field(event, name) != Some(&FieldValueRef::None)).then(|| number(event, name))
 }
 
@@ -650,7 +663,7 @@ fn maybe_text(event: &RawEvent<'_, '_>, name: &str) -> Option<String> {
 }
 
 /// A text field, pooled or not.
-fn text(event: &RawEvent<'_, '_>, name: &str) -> String {
+pub(crate) fn text(event: &RawEvent<'_, '_>, name: &str) -> String {
     let text = match field(event, name) {
         Some(FieldValueRef::PooledString(id)) => event.string_pool.get(*id),
         Some(FieldValueRef::String(text)) => Some(*text),

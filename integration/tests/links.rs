@@ -37,6 +37,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         sched: false,
         net: false,
         profile_hz: None,
+        io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer

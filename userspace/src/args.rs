@@ -35,7 +35,9 @@ Exit codes:
   7  done, but records were lost
 The first that applies from 1 to 6, else 7, else 0.
 `run`: where that is 0, the exit code of the program, or 128 and its signal.
-`check` and `convert`: 0, or 1 on any problem; `dump` also 3.";
+`check` and `convert`: 0, or 1 on any problem; `dump` also 3.
+`report`: 0 (also where there was nothing to record), 1, 6 where the subject was
+not recorded or refused, 7.";
 
 /// Traces unmodified, running Tokio processes into dial9 segments.
 #[derive(Debug, Parser)]
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Symbolize,
     /// Have the last seconds written by a recorder that runs with --on-demand.
     Dump(DumpArgs),
+    /// What segments say of one subject, in tables.
+    Report(ReportArgs),
 }
 
 /// `dial9-bpf attach`.
@@ -242,6 +246,8 @@ pub(crate) enum Signal {
     Res,
     /// Listening TCP sockets: how many connections wait to be accepted
     Net,
+    /// Block devices: each read and write, how long it took, who waits for it
+    Io,
 }
 
 impl Signal {
@@ -253,6 +259,7 @@ impl Signal {
             Self::Cpu => "cpu",
             Self::Res => "res",
             Self::Net => "net",
+            Self::Io => "io",
         }
     }
 }
@@ -294,6 +301,34 @@ pub(crate) struct DumpArgs {
     /// How long to wait until the segments are there.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
+}
+
+/// `dial9-bpf report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The subject.
+    #[command(subcommand)]
+    pub(crate) subject: Subject,
+}
+
+/// What a report is about.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Subject {
+    /// Block I/O: sizes, latencies, order, depth, syncs. Needs segments that were
+    /// recorded with the signal `io`.
+    Io(ReportIoArgs),
+}
+
+/// `dial9-bpf report io`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportIoArgs {
+    /// Also write a job file for fio that makes the same mix of I/O; `-`: print that
+    /// instead, and the report to stderr.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) fio: Option<PathBuf>,
+    /// Segments: .bin, .bin.gz, or .bin.active.
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// [`Compression`] as it is typed.

@@ -5,5 +5,6 @@ pub(crate) mod check;
 pub(crate) mod convert;
 pub(crate) mod dump;
 pub(crate) mod forked;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod symbolize;

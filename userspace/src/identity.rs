@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io,
+    fs, io,
     os::unix::fs::MetadataExt as _,
     path::Path,
 };
@@ -24,6 +24,10 @@ use crate::{
     parallelism,
 };
 
+/// Links to the block devices, called by their numbers.
+const BLOCK_DEVICES: &str = "/sys/dev/block";
+/// Block devices that the metadata names.
+const MOST_DEVICES: usize = 256;
 /// What is missing where task types have no names.
 pub(crate) const UNTYPED: &str = "task-types";
 
@@ -40,8 +44,7 @@ pub(crate) fn identity(
     let spool = spool.metadata()?;
     let env_service = std::env::var(ENV_SERVICE).ok();
     // It is gone with the target; then the executable has a name.
-    let cgroup =
-        std::fs::read_to_string(format!("/proc/{}/cgroup", target.pid())).unwrap_or_default();
+    let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", target.pid())).unwrap_or_default();
     let exe = target.path().display().to_string();
     Ok(Identity::resolve(&Sources {
         service,
@@ -110,8 +113,30 @@ pub(crate) fn metadata(
         objects: self::objects(traced),
         machine: machine(),
         mappings: Vec::new(),
+        devices: if signals.contains(&Signal::Io) {
+            devices()
+        } else {
+            BTreeMap::new()
+        },
         threads: BTreeMap::new(),
     }
+}
+
+/// Names of the block devices that there are now, partitions among them, by their numbers.
+fn devices() -> BTreeMap<String, String> {
+    let Ok(links) = fs::read_dir(BLOCK_DEVICES) else {
+        return BTreeMap::new();
+    };
+    let device = |link: fs::DirEntry| {
+        let numbers = link.file_name().into_string().ok()?;
+        let place = fs::read_link(link.path()).ok()?;
+        Some((numbers, place.file_name()?.to_str()?.to_owned()))
+    };
+    links
+        .flatten()
+        .filter_map(device)
+        .take(MOST_DEVICES)
+        .collect()
 }
 
 /// The machine and its kernel.

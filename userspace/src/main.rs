@@ -9,11 +9,14 @@ mod command;
 mod descriptors;
 mod dispatch;
 mod exit;
+mod fio_job;
 mod flight;
 mod follow;
 mod forks;
 mod identity;
+mod io_report;
 mod keep;
+mod kernel_io;
 mod late;
 mod launch;
 mod listeners;
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => command::convert::run(args),
         Command::Dump(args) => command::dump::run(args),
         Command::Symbolize => command::symbolize::run(),
+        Command::Report(args) => command::report::run(args),
     };
     let code = result.unwrap_or_else(|error| {
         stderr::say(format_args!("dial9-bpf: {error:#}"));

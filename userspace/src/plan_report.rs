@@ -246,19 +246,19 @@ fn sites_table(plan: &Plan) -> String {
     text(&table)
 }
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     table
 }
 
 /// The table's lines, without the spaces that fill them up.
-fn text(table: &Table) -> String {
+pub(crate) fn text(table: &Table) -> String {
     table.trim_fmt() + "\n"
 }
 
 /// Aligns every column from `first` on to the right.
-fn align_right(table: &mut Table, first: usize) {
+pub(crate) fn align_right(table: &mut Table, first: usize) {
     for column in table.column_iter_mut().skip(first) {
         column.set_cell_alignment(CellAlignment::Right);
     }

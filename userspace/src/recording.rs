@@ -22,6 +22,7 @@ use crate::{
     dispatch::{Delivery, Dispatch},
     flight::{Dumped, Flight},
     keep,
+    kernel_io::{self, KernelIoSampler},
     listeners::Readings,
     mappings::Mappings,
     profile::Profile,
@@ -46,6 +47,7 @@ pub(crate) struct Recording {
     profile: Option<Profile>,
     /// Where the target has code, where callchains are recorded.
     mappings: Option<Mappings>,
+    kernel_io: KernelIoSampler,
     /// Whether it goes on while nothing can be written.
     goes_on: bool,
     /// The first reason for which nothing could be written.
@@ -85,6 +87,7 @@ impl Recording {
             readings: Readings::default(),
             profile: None,
             mappings: None,
+            kernel_io: KernelIoSampler::default(),
             goes_on,
             outage: None,
             is_outage_told: false,
@@ -191,6 +194,7 @@ impl Recording {
             sampler,
             readings,
             profile,
+            kernel_io,
             ..
         } = self;
         let began = Anchor::read();
@@ -210,6 +214,7 @@ impl Recording {
         if let Some(sampler) = sampler {
             sampler.turn(line);
         }
+        kernel_io.turn(tracer, line);
         if let Some(flight) = flight {
             flight.turn(line, dispatch, began);
         }
@@ -282,6 +287,7 @@ impl Recording {
             sampler.tell(&mut self.line);
         }
         self.tell_mappings();
+        kernel_io::sample(tracer, &mut self.line, Anchor::read().mono_ns);
         let _ = self.dispatch.tell(&mut self.line);
         let Self {
             mut line,

@@ -109,6 +109,7 @@ impl Summary<'_> {
             ("stray pieces of texts", self.stats.stray_pieces),
             ("arrivals at unknown", self.stats.unresolved_arrivals),
             ("off the CPU, untold", self.stats.untold_absences),
+            ("I/O not done", self.stats.unfinished_io),
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }
@@ -186,6 +187,8 @@ fn event_rows(events: &EventCounts) -> [(&'static str, u64); 17] {
         ("CPU samples", events.cpu_sample),
         ("waits in polls", events.off_cpu_sample),
         ("accept queues", events.accept_queue),
+        ("block I/O", events.block_io),
+        ("files synced", events.synced),
         ("gaps", events.gap),
     ]
 }
@@ -283,6 +286,9 @@ mod tests {
             off_cpu_sample: 0,
             accept_queue: 0,
             usage: 0,
+            block_io: 0,
+            synced: 0,
+            kernel_io: 0,
             target_end: 0,
         }
     }
@@ -344,6 +350,8 @@ mod tests {
           CPU samples             0
           waits in polls          0
           accept queues           0
+          block I/O               0
+          files synced            0
           gaps                    0
           lost                    0
           hits that are no event  1,234 (other code at the instruction, or a poll that began unseen)
@@ -390,6 +398,8 @@ mod tests {
           CPU samples             0
           waits in polls          0
           accept queues           0
+          block I/O               0
+          files synced            0
           gaps                    9
           lost                    5,678
           undecoded               4

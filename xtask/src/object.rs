@@ -8,13 +8,21 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
-/// tracepoints on switches, wakes, forks, exits, signals, execs and the states of
-/// sockets, the iterator over the target's files, and the profile's clock.
-pub(crate) const PROGRAMS: [&str; 20] = [
+/// tracepoints on switches, wakes, forks, exits, signals, execs, the states of sockets,
+/// block I/O and syncs, the iterator over the target's files, and the profile's clock.
+pub(crate) const PROGRAMS: [&str; 28] = [
     "accept_queues",
+    "block_bio_backmerge",
+    "block_bio_complete",
+    "block_bio_frontmerge",
+    "block_bio_queue",
     "block_on",
     "block_on_end",
     "cpu_sample",
+    "block_rq_complete",
+    "block_rq_issue",
+    "ext4_sync_file_enter",
+    "ext4_sync_file_exit",
     "inet_sock_set_state",
     "panic_location",
     "panic_message",

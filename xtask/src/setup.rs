@@ -147,11 +147,13 @@ const REAL: [Missing; 3] = [
 ];
 
 /// Programs that the tests start.
-const TOOLS: [Missing; 5] = [
+const TOOLS: [Missing; 7] = [
     tool("bpftool", &["bpftool"], "install bpftool"),
     tool("c++", &["g++"], "install a C++ compiler"),
     tool("capsh", &["libcap2-bin"], "install libcap's programs"),
     tool("setpriv", &["util-linux"], "install util-linux"),
+    tool("filefrag", &["e2fsprogs"], "install e2fsprogs"),
+    tool("fio", &["fio"], "install fio 3"),
     tool("node", &["nodejs"], "install Node.js 16 or later"),
 ];
 

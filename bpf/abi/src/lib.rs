@@ -6,6 +6,7 @@
 //! text and a test keeps that text true.
 #![no_std]
 
+pub mod block_io;
 pub mod cookie;
 pub mod fork;
 pub mod known;

@@ -12,15 +12,21 @@ pub enum LossCause {
     UserFault = 2,
     /// Another thread whose tid has the same low bits left its CPU meanwhile.
     SlotTaken = 3,
+    /// There was no room to remember the begin of what would have ended.
+    TableFull = 4,
+    /// The end of what had begun was not seen.
+    Unseen = 5,
 }
 
 impl LossCause {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::RingFull,
         Self::NoRing,
         Self::UserFault,
         Self::SlotTaken,
+        Self::TableFull,
+        Self::Unseen,
     ];
 
     /// The cause's name in reports and schemas.
@@ -30,12 +36,14 @@ impl LossCause {
             Self::NoRing => "no-ring",
             Self::UserFault => "user-fault",
             Self::SlotTaken => "slot-taken",
+            Self::TableFull => "table-full",
+            Self::Unseen => "unseen",
         }
     }
 }
 
 /// Counter slots reserved for each kind.
-pub const CAUSES: u32 = 4;
+pub const CAUSES: u32 = 8;
 /// Record kinds that have counters; larger than every hit's kind.
 pub const KINDS: u32 = 32;
 /// Entries of the per-CPU counter array.

@@ -50,8 +50,15 @@ impl RecordKind {
     /// A thread leaves its CPU to wait, inside a poll: [`crate::stack::Stack`].
     pub const OFF_CPU_STACK: Self = Self(18);
 
+    /// A thread submits an I/O to a block device: [`IoBegin`].
+    pub const IO_BEGIN: Self = Self(19);
+    /// An I/O is done: [`IoEnd`].
+    pub const IO_END: Self = Self(20);
+    /// A file was synced: [`Sync`].
+    pub const SYNC: Self = Self(21);
+
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 17] = [
+    pub const HITS: [Self; 20] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -69,6 +76,9 @@ impl RecordKind {
         Self::ACCEPT_QUEUE,
         Self::CPU_SAMPLE,
         Self::OFF_CPU_STACK,
+        Self::IO_BEGIN,
+        Self::IO_END,
+        Self::SYNC,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -92,6 +102,9 @@ impl RecordKind {
             Self::ACCEPT_QUEUE => "accept-queue",
             Self::CPU_SAMPLE => "cpu-sample",
             Self::OFF_CPU_STACK => "off-cpu-stack",
+            Self::IO_BEGIN => "io-begin",
+            Self::IO_END => "io-end",
+            Self::SYNC => "sync",
             _ => return None,
         })
     }
@@ -120,6 +133,10 @@ pub const FLAG_CLOSED: u16 = 256;
 /// The thread was off its CPU, but the kernel told one of the two switches only: since
 /// when, or until when, is not known, and nothing but the thread and the time counts.
 pub const FLAG_UNTOLD: u16 = 512;
+/// The I/O of an `IO_END` became part of a request that was there before.
+pub const FLAG_MERGED: u16 = 1024;
+/// A file was synced as by `fdatasync`.
+pub const FLAG_DATA_ONLY: u16 = 2048;
 /// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
 /// the object whose task it is: each object has a Tokio of its own, and that counts ids
 /// and owners from 1.
@@ -328,6 +345,60 @@ pub struct AcceptQueue {
     pub family: u16,
 }
 
+/// A thread submits an I/O: so that it is known what the thread did then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct IoBegin {
+    /// Kind `IO_BEGIN`.
+    pub header: RecordHeader,
+    /// Address of its `struct bio`, which may be another one's once this is done.
+    pub bio: u64,
+}
+
+/// An I/O is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct IoEnd {
+    /// Kind `IO_END`, of no thread: whoever an interrupt found ends it.
+    pub header: RecordHeader,
+    /// Address of its `struct bio`.
+    pub bio: u64,
+    /// When it was submitted, `CLOCK_MONOTONIC`, ns: the time of its `IO_BEGIN`.
+    pub begin_ns: u64,
+    /// When a driver got its request, `CLOCK_MONOTONIC`, ns; 0 where that was not seen.
+    pub issue_ns: u64,
+    /// Where on the disk, in 512 bytes.
+    pub sector: u64,
+    /// How much, bytes.
+    pub bytes: u32,
+    /// `bio.bi_opf`: operation and flags.
+    pub operation: u32,
+    /// The disk's major number.
+    pub major: u32,
+    /// Its first minor number.
+    pub minor: u32,
+    /// The thread that submitted it.
+    pub submitter: u32,
+    /// `bio.bi_status`; 0 where it did not fail.
+    pub status: u32,
+}
+
+/// A file was synced, or could not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sync {
+    /// Kind `SYNC`; the time is that of its end.
+    pub header: RecordHeader,
+    /// When it began, `CLOCK_MONOTONIC`, ns.
+    pub begin_ns: u64,
+    /// Number of the file's inode.
+    pub inode: u64,
+    /// Device of its file system, as the kernel has it: 20 bits of minor number.
+    pub device: u32,
+    /// The error, negative; 0 for none.
+    pub error: i32,
+}
+
 const _: () = assert!(size_of::<RecordHeader>() == 16 && align_of::<RecordHeader>() == 8);
 const _: () = assert!(size_of::<PollStart>() == 40);
 const _: () = assert!(size_of::<PollEnd>() == 24);
@@ -343,3 +414,6 @@ const _: () = assert!(size_of::<Panic>() == 24);
 const _: () = assert!(size_of::<Text>() == 40);
 const _: () = assert!(size_of::<OffCpu>() == 40);
 const _: () = assert!(size_of::<AcceptQueue>() == 72);
+const _: () = assert!(size_of::<IoBegin>() == 24);
+const _: () = assert!(size_of::<IoEnd>() == 72);
+const _: () = assert!(size_of::<Sync>() == 40);

@@ -7,6 +7,9 @@
 use std::{fs, io};
 
 use crate::AttachError;
+pub use block_io::IoOffsets;
+
+mod block_io;
 
 /// Where the running kernel describes its types.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -156,10 +159,7 @@ pub struct NetOffsets(pub Vec<(&'static str, u32)>);
 impl NetOffsets {
     /// The offsets, or the member that there is not.
     fn of(btf: &Btf<'_>) -> Result<Self, String> {
-        let offset = |structure: &str, path: &[&str]| {
-            let lacking = || format!("struct {structure} has no {}", path.join("."));
-            btf.offset(structure, path).ok_or_else(lacking)
-        };
+        let offset = |structure: &str, path: &[&str]| btf.offset_or(structure, path);
         let known = NET_MEMBERS
             .iter()
             .map(|(global, structure, path)| Ok((*global, offset(structure, path)?)));
@@ -182,6 +182,8 @@ pub struct Offsets {
     pub sched: Result<SchedOffsets, AttachError>,
     /// Listening sockets.
     pub net: Result<NetOffsets, AttachError>,
+    /// Block I/O.
+    pub io: Result<IoOffsets, AttachError>,
 }
 
 /// The running kernel's offsets.
@@ -203,11 +205,13 @@ pub fn of_running_kernel() -> Result<Offsets, AttachError> {
     let sched =
         SchedOffsets::of(&btf).ok_or_else(|| lacking("task_struct, pt_regs or sched_switch"));
     let net = NetOffsets::of(&btf).map_err(|reason| AttachError::Btf { reason });
+    let io = IoOffsets::of(&btf).map_err(|reason| AttachError::Btf { reason });
     Ok(Offsets {
         task,
         life,
         sched,
         net,
+        io,
     })
 }
 
@@ -282,6 +286,12 @@ impl<'a> Btf<'a> {
             current = self.by_id(of)?;
         }
         Some(offset)
+    }
+
+    /// The same, or which member there is not.
+    fn offset_or(&self, structure: &str, path: &[&str]) -> Result<u32, String> {
+        let lacking = || format!("struct {structure} has no {}", path.join("."));
+        self.offset(structure, path).ok_or_else(lacking)
     }
 
     /// Offset and type id of a member, also through anonymous members.

@@ -13,13 +13,15 @@ use aya::maps::{Map, MapData};
 
 use crate::{
     Abilities, AttachError, LinkKind, Object, Options, Target,
+    block_io::{REQUESTS, SYNCED},
     link::Links,
     listeners::LISTENERS,
     maps::Maps,
     pin::{self, LINK, Pins},
     profile::{CPU_PROFILE, Profile},
     program::{
-        ACCEPT_QUEUES, LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen, refused,
+        ACCEPT_QUEUES, BLOCK_BIO_QUEUE, LIFE, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING,
+        SYNCS, exec_unseen, refused,
     },
     progress::{Identity, Progress},
     rings::{Rings, os_error},
@@ -253,6 +255,10 @@ impl Tracer {
         if options.net {
             absent.extend(refusal(ACCEPT_QUEUES).map(|reason| (LISTENERS, reason)));
         }
+        if options.io {
+            absent.extend(refusal(BLOCK_BIO_QUEUE).map(|reason| (REQUESTS, reason)));
+            absent.extend(refusal(SYNCS[0]).map(|reason| (SYNCED, reason)));
+        }
         let mut rings = Rings::adopt(rings_of(pins)?)?;
         rings.skip(progress.until_ns(), |cpu| Some(progress.position(cpu)));
         let mut maps = maps_of(pins)?;
@@ -374,7 +380,8 @@ fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
         hash(|hasher| (target.executable_id(), addresses).hash(hasher)),
         hash(|hasher| {
             plans.for_each(|plan| format!("{plan:?}").hash(hasher));
-            (options.sched, options.net, options.profile_hz).hash(hasher);
+            (options.sched, options.net, options.io).hash(hasher);
+            options.profile_hz.hash(hasher);
         }),
     ]
 }

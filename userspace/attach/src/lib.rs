@@ -5,6 +5,7 @@
 //! target, a pinned object that nobody asked for; what is dropped is detached.
 
 pub mod baseline;
+mod block_io;
 pub mod btf;
 mod debug_file;
 pub mod error;
@@ -29,6 +30,7 @@ mod sys;
 pub mod target;
 pub mod tracer;
 
+pub use block_io::KernelIo;
 pub use debug_file::{DebugFile, by_build_id, scan};
 pub use error::AttachError;
 pub use file::FileParts;

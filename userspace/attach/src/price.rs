@@ -78,6 +78,7 @@ impl Prices {
             sched: false,
             net: false,
             profile_hz: None,
+            io: false,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);

@@ -50,6 +50,21 @@ pub(crate) const ACCEPT_QUEUES: &str = "accept_queues";
 /// The iterator that it is for.
 pub(crate) const TASK_FILE: &str = "task_file";
 
+/// The programs on block I/O, by their tracepoints, in the order in which they are
+/// attached: ends before begins.
+pub(crate) const BLOCK_IO: [&str; 6] = [
+    "block_bio_complete",
+    "block_rq_complete",
+    "block_rq_issue",
+    "block_bio_backmerge",
+    "block_bio_frontmerge",
+    BLOCK_BIO_QUEUE,
+];
+/// The last of them.
+pub(crate) const BLOCK_BIO_QUEUE: &str = "block_bio_queue";
+/// The same on syncs.
+pub(crate) const SYNCS: [&str; 2] = ["ext4_sync_file_exit", "ext4_sync_file_enter"];
+
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {
     match probe {

@@ -13,7 +13,7 @@
 )]
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, CString},
     io, mem,
     os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
 };
@@ -247,6 +247,18 @@ fn perf_event_task_clock(tid: u32, hz: u32, threads_only: bool) -> io::Result<Ow
 /// The kernel's answer.
 pub(crate) fn link_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attr = zeroed_attr();
+    attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
+}
+
+/// Attaches a program to a tracepoint by its name, also one of a module.
+///
+/// # Errors
+/// The kernel's answer; `ENOENT` where there is no such tracepoint.
+pub(crate) fn link_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    let mut attr = zeroed_attr();
+    attr.raw_tracepoint.name = name.as_ptr() as u64;
     attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
     bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
 }

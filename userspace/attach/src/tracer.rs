@@ -24,6 +24,7 @@ use dial9_bpf_probes::plan::Probe;
 
 use crate::{
     AttachError, Object, Target,
+    block_io::{self, REQUESTS, SYNCED},
     btf::{self, Offsets},
     keep::Kept,
     link::{self, Attached, LateLinks, LinkKind, Links},
@@ -58,6 +59,8 @@ pub struct Options {
     pub net: bool,
     /// How often a thread is sampled in a second of its CPU time; `None` for no profile.
     pub profile_hz: Option<u32>,
+    /// Whether block I/O is.
+    pub io: bool,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -118,6 +121,7 @@ impl Tracer {
             sched,
             net,
             profile_hz,
+            io,
         } = options;
         let offsets = btf::of_running_kernel()?;
         let mut ebpf = load_maps(target, options, &offsets)?;
@@ -138,6 +142,16 @@ impl Tracer {
             match listeners::attach(&mut ebpf, &btf, &offsets, target.pid()) {
                 Ok(links) => tracepoints.extend(links),
                 Err(reason) => absent.push((LISTENERS, reason)),
+            }
+        }
+        if io {
+            let requests = block_io::attach(&mut ebpf, &btf, &offsets);
+            let syncs = block_io::attach_syncs(&mut ebpf, &offsets);
+            for (links, name) in [(requests, REQUESTS), (syncs, SYNCED)] {
+                match links {
+                    Ok(links) => tracepoints.extend(links),
+                    Err(reason) => absent.push((name, reason)),
+                }
             }
         }
         let mut refusal = |name: &'static str| match attach_tracepoint(&mut ebpf, &btf, name) {
@@ -417,6 +431,7 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
     let off_cpu_stacks = u32::from(options.profile_hz.is_some() && offsets.sched.is_ok());
     let cpus = cpus()?;
     let net = offsets.net.as_ref().map_or(&[][..], |net| &net.0);
+    let io = offsets.io.as_ref().map_or(&[][..], |io| &io.0);
     let offsets = offsets.task;
     let mut loader = EbpfLoader::new();
     loader
@@ -448,7 +463,7 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
             .map_max_entries("STACKS", profile::ring_bytes(cpus))
             .map_max_entries("SCRATCH", entries.min(MAX_CPUS));
     }
-    for (global, offset) in net {
+    for (global, offset) in net.iter().chain(io) {
         loader.override_global(global, offset, true);
     }
     loader
@@ -508,6 +523,6 @@ pub(crate) fn losses_of(maps: &Maps) -> Result<Vec<Loss>, AttachError> {
     Ok(losses)
 }
 
-fn map_unreadable(error: &(dyn std::error::Error + 'static)) -> AttachError {
+pub(crate) fn map_unreadable(error: &(dyn std::error::Error + 'static)) -> AttachError {
     refused("read a BPF map", os_error(error))
 }

@@ -123,6 +123,7 @@ pub(crate) fn record(
         sched: args.wants(Signal::Sched),
         net: args.wants(Signal::Net),
         profile_hz: args.profile_hz(),
+        io: args.wants(Signal::Io),
     };
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());

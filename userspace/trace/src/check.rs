@@ -23,7 +23,7 @@ mod rules;
 
 /// The longest batch that is checked, bytes: ours have at most a sixteenth.
 pub const WINDOW_BYTES: usize = 16 << 20;
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A file that cannot be read at all.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +222,7 @@ enum End {
 }
 
 /// Length of the batches at the begin that are followed by another.
-fn whole_batches(bytes: &[u8]) -> usize {
+pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     let mut whole = 0;
     while let Some(length) = followed_batch(&bytes[whole..]) {
         whole += length;

@@ -4,12 +4,13 @@
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
 use dial9_bpf_abi::record::{
-    AcceptQueue, BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader,
-    RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
+    AcceptQueue, BlockOn, Exit, Gap, IoBegin, IoEnd, OffCpu, Panic, Park, PollEnd, PollStart,
+    RecordHeader, RecordKind, Signal, Spawn, Sync, TaskRecord, Terminate, Text,
 };
 
 pub use stack::{CopiedStack, UserStack};
 
+mod block_io;
 mod stack;
 
 /// One record, by kind.
@@ -47,6 +48,12 @@ pub enum Record {
     BlockOnEnd(BlockOn),
     /// A listener's queue.
     AcceptQueue(AcceptQueue),
+    /// A thread submits an I/O.
+    IoBegin(IoBegin),
+    /// An I/O is done.
+    IoEnd(IoEnd),
+    /// A file was synced.
+    Sync(Sync),
 }
 
 /// Bytes that are not a record.
@@ -127,12 +134,7 @@ impl Record {
                     lost,
                 })
             }),
-            RecordKind::EXIT => words(bytes).map(|[w, ts, status]| {
-                Self::Exit(Exit {
-                    header: header(w, ts),
-                    status,
-                })
-            }),
+            RecordKind::EXIT => exit(bytes).map(Self::Exit),
             RecordKind::SIGNAL => words(bytes).map(|[w, ts, facts, address]| {
                 let [number, code] = halves(facts);
                 Self::Signal(Signal {
@@ -155,6 +157,9 @@ impl Record {
             RecordKind::BLOCK_ON => block_on(bytes).map(Self::BlockOn),
             RecordKind::BLOCK_ON_END => block_on(bytes).map(Self::BlockOnEnd),
             RecordKind::ACCEPT_QUEUE => accept_queue(bytes).map(Self::AcceptQueue),
+            RecordKind::IO_BEGIN => block_io::io_begin(bytes).map(Self::IoBegin),
+            RecordKind::IO_END => block_io::io_end(bytes).map(Self::IoEnd),
+            RecordKind::SYNC => block_io::sync(bytes).map(Self::Sync),
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -181,6 +186,9 @@ impl Record {
             Self::OffCpu(record) => &record.header,
             Self::BlockOn(record) | Self::BlockOnEnd(record) => &record.header,
             Self::AcceptQueue(record) => &record.header,
+            Self::IoBegin(record) => &record.header,
+            Self::IoEnd(record) => &record.header,
+            Self::Sync(record) => &record.header,
         }
     }
 
@@ -258,6 +266,9 @@ impl Record {
                 put(sp);
             }
             Self::AcceptQueue(ref record) => put_accept_queue(record, put),
+            Self::IoBegin(IoBegin { header: _, bio }) => put(bio),
+            Self::IoEnd(ref record) => block_io::put_io_end(record, put),
+            Self::Sync(ref record) => block_io::put_sync(record, put),
             Self::Text(Text { header: _, bytes }) => out.extend_from_slice(&bytes),
         }
     }
@@ -345,6 +356,13 @@ fn put_accept_queue(record: &AcceptQueue, mut put: impl FnMut(u64)) {
         .for_each(&mut put);
 }
 
+fn exit(bytes: &[u8]) -> Option<Exit> {
+    words(bytes).map(|[w, ts, status]| Exit {
+        header: header(w, ts),
+        status,
+    })
+}
+
 #[inline]
 fn park(bytes: &[u8]) -> Option<Park> {
     words(bytes).map(|[w, ts, cpu_ns]| Park {
@@ -402,15 +420,15 @@ mod tests {
 
         #[test]
         fn a_record_of_any_kind_survives_a_round_trip(
-            kind in 0u16..17, words in proptest::collection::vec(any::<u64>(), 2..11)
+            kind in 0u16..22, words in proptest::collection::vec(any::<u64>(), 2..11)
         ) {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
-                1 | 5 | 12 | 13 => 40,
-                2 | 3 | 6..=9 | 11 | 14 | 15 => 24,
+                1 | 5 | 12 | 13 | 20 => 40,
+                2 | 3 | 6..=9 | 11 | 14 | 15 | 18 => 24,
                 4 | 10 => 32,
-                16 => 72,
+                16 | 19 => 72,
                 _ => 0,
             };
             match Record::decode(&bytes) {

@@ -24,6 +24,7 @@ use crate::wire::{
     WorkerUnparkEvent,
 };
 
+mod block_io;
 mod samples;
 mod symbols;
 
@@ -195,6 +196,9 @@ impl Encoder {
             Event::CpuSample(ref sample) => self.cpu_sample(sample, locations),
             Event::AcceptQueue(ref queue) => self.accept_queue(queue),
             Event::Usage(ref usage) => self.usage(usage),
+            Event::BlockIo(ref io) => self.block_io(io),
+            Event::Synced(ref synced) => self.synced(synced),
+            Event::KernelIo(ref io) => self.kernel_io(io),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
         }
     }

@@ -7,8 +7,9 @@
 
 use std::fmt;
 
+pub use crate::block_io::{BlockIo, Device, Operation, Synced};
 pub use crate::interpret::accept_queue::{AcceptQueue, Why};
-pub use crate::metrics::{ResourceUsage, RuntimeMetrics, Sample};
+pub use crate::metrics::{KernelIo, ResourceUsage, RuntimeMetrics, Sample};
 pub use crate::stacks::{CpuSample, Moment, ThreadName};
 
 use crate::location::LocationId;
@@ -119,6 +120,12 @@ pub enum Event {
     AcceptQueue(AcceptQueue),
     /// What the target has used.
     Usage(ResourceUsage),
+    /// A block I/O of the target.
+    BlockIo(BlockIo),
+    /// A thread has waited for a file to be synced.
+    Synced(Synced),
+    /// What the kernel's own threads have submitted.
+    KernelIo(KernelIo),
     /// The target ended.
     TargetEnd(TargetEnd),
 }
@@ -144,6 +151,9 @@ impl Event {
             | Self::CpuSample(CpuSample { ts_ns, .. })
             | Self::AcceptQueue(AcceptQueue { ts_ns, .. })
             | Self::Usage(ResourceUsage { ts_ns, .. })
+            | Self::BlockIo(BlockIo { ts_ns, .. })
+            | Self::Synced(Synced { ts_ns, .. })
+            | Self::KernelIo(KernelIo { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }
     }

@@ -26,6 +26,7 @@ use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
 use crate::threads::{OpenPoll, ParkSide, PendingGap, Threads, Work, Workers};
 use accept_queue::Listeners;
+use block_io::Submitted;
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
 use life::Life;
 use watch::Watch;
@@ -33,6 +34,7 @@ use watch::Watch;
 pub use watch::LongPoll;
 
 pub(crate) mod accept_queue;
+mod block_io;
 mod block_on;
 mod lane;
 mod life;
@@ -66,6 +68,7 @@ pub struct Interpreter {
     schedulers: Schedulers,
     life: Life,
     listeners: Listeners,
+    submitted: Submitted,
     watch: Watch,
     /// Whether every interval off the CPU has its wake.
     tells_waits: bool,
@@ -83,6 +86,7 @@ impl Interpreter {
             schedulers: Schedulers::default(),
             life: Life::default(),
             listeners: Listeners::default(),
+            submitted: Submitted::default(),
             watch: Watch::default(),
             tells_waits: false,
             stats: Stats::default(),
@@ -142,6 +146,7 @@ impl Interpreter {
         out.event(&match sample {
             Sample::Runtime(sample) => Event::RuntimeMetrics(sample),
             Sample::Process(usage) => Event::Usage(usage),
+            Sample::KernelIo(io) => Event::KernelIo(io),
         });
     }
 
@@ -172,6 +177,9 @@ impl Interpreter {
             Record::BlockOn(begin) => self.block_on(begin, out),
             Record::BlockOnEnd(end) => self.block_on_end(end, out),
             Record::AcceptQueue(queue) => self.accept_queue(queue, out),
+            Record::IoBegin(begin) => self.io_begin(begin, out),
+            Record::IoEnd(end) => self.io_end(end, out),
+            Record::Sync(sync) => self.sync(sync, out),
         }
     }
 
@@ -228,6 +236,7 @@ impl Interpreter {
         }
         self.get_over_all(out);
         self.rotate(out);
+        self.stats.unfinished_io = self.submitted.count();
     }
 
     fn poll_start(&mut self, start: &PollStart, out: &mut impl FnMut(&Event, &Locations)) {

@@ -11,6 +11,7 @@
 //!                                   recover: what a dead recorder left ────────────────┘
 //! ```
 
+mod block_io;
 pub mod check;
 pub mod clock;
 pub mod decode;
@@ -38,6 +39,7 @@ pub mod sort;
 pub mod spool;
 pub mod stacks;
 pub mod stats;
+pub mod stored_io;
 pub mod symbols;
 mod tasks;
 pub mod texts;

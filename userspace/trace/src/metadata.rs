@@ -58,6 +58,9 @@ pub struct Metadata {
     pub threads: BTreeMap<u32, String>,
     /// The machine and its kernel: names of facts, and these.
     pub machine: Vec<(&'static str, String)>,
+    /// Names of the block devices that there are, by `MAJOR:MINOR`; none where block I/O is
+    /// not recorded.
+    pub devices: BTreeMap<String, String>,
     /// Files of the target with a Tokio of their own, by number; told where it is not
     /// the executable alone.
     pub objects: Vec<Object>,
@@ -190,6 +193,7 @@ impl Metadata {
             objects,
             machine,
             mappings,
+            devices,
             threads: _,
         } = self;
         entries.put_known("service", service.as_ref());
@@ -197,6 +201,9 @@ impl Metadata {
         entries.put_known("host", host.as_ref());
         for (fact, value) in machine {
             entries.put(fact, value);
+        }
+        for (numbers, name) in devices {
+            entries.put(&format!("device.{numbers}"), name);
         }
         entries.put("boot_id", boot_id);
         entries.put("dial9.dial9-bpf.version", version);

@@ -41,6 +41,21 @@ pub struct ResourceUsage {
     pub involuntary_context_switches: u64,
 }
 
+/// What the kernel's own threads have submitted to block devices since the recording
+/// began: what processes have written before, file systems' journals, other services of
+/// the kernel; whose it is, is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelIo {
+    /// When.
+    pub ts_ns: u64,
+    /// Reads, and their bytes.
+    pub reads: [u64; 2],
+    /// Writes, and their bytes.
+    pub writes: [u64; 2],
+    /// Whatever is neither.
+    pub others: [u64; 2],
+}
+
 /// Counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
@@ -48,6 +63,8 @@ pub enum Sample {
     Runtime(RuntimeMetrics),
     /// Of the process.
     Process(ResourceUsage),
+    /// Of the kernel's own threads.
+    KernelIo(KernelIo),
 }
 
 impl Sample {
@@ -56,6 +73,7 @@ impl Sample {
         match self {
             Self::Runtime(sample) => sample.ts_ns,
             Self::Process(usage) => usage.ts_ns,
+            Self::KernelIo(io) => io.ts_ns,
         }
     }
 }

@@ -9,19 +9,19 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use dial9_bpf_abi::record::{
-    AcceptQueue, BlockOn, Exit, Gap, OffCpu, Panic, Park, PollEnd, PollStart, RecordHeader,
-    RecordKind, Signal, Spawn, TaskRecord, Terminate, Text,
+    AcceptQueue, BlockOn, Exit, Gap, IoBegin, IoEnd, OffCpu, Panic, Park, PollEnd, PollStart,
+    RecordHeader, RecordKind, Signal, Spawn, Sync, TaskRecord, Terminate, Text,
 };
 use dial9_bpf_abi::stack::Stack;
 use dial9_trace_format::TraceEvent;
 use dial9_trace_format::schema::{FieldAnnotation, FieldDef};
 
 use crate::wire::{
-    BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, CpuSampleEvent, EvictionEvent, GapEvent,
-    LossEvent, OffCpuEvent, PanicEvent, PollEndEvent, PollStartEvent, ProcessResourceUsageEvent,
-    RuntimeMetricsEvent, SegmentMetadataEvent, SymbolTableEntry, TargetEndEvent, TaskSpawnEvent,
-    TaskTerminateEvent, TcpAcceptQueueEvent, UnwrittenEvent, WakeEventEvent, WorkerParkEvent,
-    WorkerUnparkEvent,
+    BlockIoEvent, BlockOnEvent, BlockingTaskEvent, ClockSyncEvent, CpuSampleEvent, EvictionEvent,
+    FileSyncEvent, GapEvent, KernelIoEvent, LossEvent, OffCpuEvent, PanicEvent, PollEndEvent,
+    PollStartEvent, ProcessResourceUsageEvent, RuntimeMetricsEvent, SegmentMetadataEvent,
+    SymbolTableEntry, TargetEndEvent, TaskSpawnEvent, TaskTerminateEvent, TcpAcceptQueueEvent,
+    UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
 use meanings::*;
@@ -66,7 +66,7 @@ fn event<T: TraceEvent>((what, fields): Meaning) -> (PathBuf, String) {
     (format!("{}.txt", schema.name()).into(), text)
 }
 
-fn events() -> [(PathBuf, String); 23] {
+fn events() -> [(PathBuf, String); 26] {
     [
         event::<PollStartEvent>(POLL_START),
         event::<PollEndEvent>(POLL_END),
@@ -88,6 +88,9 @@ fn events() -> [(PathBuf, String); 23] {
         event::<CpuSampleEvent>(CPU_SAMPLE),
         event::<ProcessResourceUsageEvent>(USAGE),
         event::<TcpAcceptQueueEvent<'_>>(ACCEPT_QUEUE),
+        event::<BlockIoEvent>(BLOCK_IO),
+        event::<FileSyncEvent>(FILE_SYNC),
+        event::<KernelIoEvent>(KERNEL_IO),
         event::<PanicEvent>(PANIC),
         event::<TargetEndEvent>(TARGET_END),
         event::<SymbolTableEntry>(SYMBOL),
@@ -250,6 +253,38 @@ fn life_records(text: &mut String) {
     });
     let name = "cpu-sample, off-cpu-stack, and what follows";
     record(text, name, size_of::<Stack>(), &fields);
+    io_records(text);
+}
+
+fn io_records(text: &mut String) {
+    let head = "as above";
+    let fields = fields!(IoBegin {
+        header: head,
+        bio: "address of the struct bio"
+    });
+    record(text, "io-begin", size_of::<IoBegin>(), &fields);
+    let fields = fields!(IoEnd {
+        header: head,
+        bio: "address of the struct bio",
+        begin_ns: "CLOCK_MONOTONIC, ns",
+        issue_ns: "CLOCK_MONOTONIC, ns; 0 where it was not seen",
+        sector: "512 bytes",
+        bytes: "how much",
+        operation: "bi_opf",
+        major: "of the disk",
+        minor: "its first",
+        submitter: "its tid",
+        status: "bi_status"
+    });
+    record(text, "io-end", size_of::<IoEnd>(), &fields);
+    let fields = fields!(Sync {
+        header: head,
+        begin_ns: "CLOCK_MONOTONIC, ns",
+        inode: "its number",
+        device: "of its file system: dev_t as in the kernel",
+        error: "negative, or 0"
+    });
+    record(text, "sync", size_of::<Sync>(), &fields);
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Stats {
     pub unresolved_arrivals: u64,
     /// Intervals off the CPU of which the kernel told one switch only: no event.
     pub untold_absences: u64,
+    /// I/O that was not done at the end of the recording, or whose end was lost: no event.
+    pub unfinished_io: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
     /// Stacks by how much of them there is.
@@ -148,6 +150,12 @@ pub struct RecordCounts {
     pub cpu_sample: u64,
     /// Stacks of threads that left their CPUs.
     pub off_cpu_stack: u64,
+    /// I/O begun.
+    pub io_begin: u64,
+    /// I/O done.
+    pub io_end: u64,
+    /// Files synced.
+    pub sync: u64,
 }
 
 impl RecordCounts {
@@ -171,6 +179,9 @@ impl RecordCounts {
             Record::BlockOn(_) => &mut self.block_on,
             Record::BlockOnEnd(_) => &mut self.block_on_end,
             Record::AcceptQueue(_) => &mut self.accept_queue,
+            Record::IoBegin(_) => &mut self.io_begin,
+            Record::IoEnd(_) => &mut self.io_end,
+            Record::Sync(_) => &mut self.sync,
         };
         *counter += 1;
     }
@@ -204,10 +215,14 @@ impl RecordCounts {
             accept_queue,
             cpu_sample,
             off_cpu_stack,
+            io_begin,
+            io_end,
+            sync,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
         let of_threads = block_on + block_on_end + off_cpu + cpu_sample + off_cpu_stack;
-        of_tasks + of_threads + exit + signal + panic + message + piece + accept_queue
+        let of_kernel = accept_queue + io_begin + io_end + sync;
+        of_tasks + of_threads + of_kernel + exit + signal + panic + message + piece
     }
 }
 
@@ -253,6 +268,12 @@ pub struct EventCounts {
     pub accept_queue: u64,
     /// Samples of what the target has used.
     pub usage: u64,
+    /// Block I/O.
+    pub block_io: u64,
+    /// Files synced.
+    pub synced: u64,
+    /// Samples of what the kernel's own threads have submitted.
+    pub kernel_io: u64,
     /// The target's end.
     pub target_end: u64,
 }
@@ -280,6 +301,9 @@ impl EventCounts {
             },
             Event::AcceptQueue(_) => &mut self.accept_queue,
             Event::Usage(_) => &mut self.usage,
+            Event::BlockIo(_) => &mut self.block_io,
+            Event::Synced(_) => &mut self.synced,
+            Event::KernelIo(_) => &mut self.kernel_io,
             Event::TargetEnd(_) => &mut self.target_end,
         };
         *counter += 1;
@@ -305,11 +329,16 @@ impl EventCounts {
             off_cpu_sample,
             accept_queue,
             usage,
+            block_io,
+            synced,
+            kernel_io,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
         let of_threads = block_on + off_cpu + cpu_sample + off_cpu_sample + panic;
         let samples = runtime_metrics + usage + accept_queue;
+        let of_threads = block_on + off_cpu + panic + block_io + synced;
+        let samples = runtime_metrics + usage + accept_queue + kernel_io;
         of_tasks + of_threads + samples + gap + target_end
     }
 }

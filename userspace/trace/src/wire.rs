@@ -196,6 +196,69 @@ wire! {
     }
 }
 wire! {
+    /// Ours: a block I/O of the target, as a span that ends here.
+    BlockIoEvent {
+        #[traceevent(unit = "ns", role = "span.duration")]
+        duration_ns: u64,
+        #[traceevent(role = "span.name")]
+        name: InternedString,
+        #[traceevent(role = "thread_id")]
+        tid: u32,
+        #[traceevent(role = "tokio.worker_id")]
+        worker_id: Option<u64>,
+        #[traceevent(role = "tokio.task_id")]
+        task_id: Option<u64>,
+        device: InternedString,
+        sector: u64,
+        #[traceevent(unit = "bytes")]
+        bytes: u64,
+        #[traceevent(unit = "ns")]
+        queue_ns: Option<u64>,
+        sync: bool,
+        metadata: bool,
+        readahead: bool,
+        preflush: bool,
+        fua: bool,
+        merged: bool,
+        error: Option<u32>,
+    }
+}
+wire! {
+    /// Ours: a thread has waited for a file to be synced, as a span that ends here.
+    FileSyncEvent {
+        #[traceevent(unit = "ns", role = "span.duration")]
+        duration_ns: u64,
+        #[traceevent(role = "span.name")]
+        name: InternedString,
+        #[traceevent(role = "thread_id")]
+        tid: u32,
+        #[traceevent(role = "tokio.worker_id")]
+        worker_id: Option<u64>,
+        #[traceevent(role = "tokio.task_id")]
+        task_id: Option<u64>,
+        device: InternedString,
+        inode: u64,
+        error: Option<u32>,
+    }
+}
+wire! {
+    /// Ours: block I/O of the kernel's own threads, whoever it is for.
+    KernelIoEvent {
+        #[traceevent(kind = "counter")]
+        reads: u64,
+        #[traceevent(unit = "bytes", kind = "counter")]
+        read_bytes: u64,
+        #[traceevent(kind = "counter")]
+        writes: u64,
+        #[traceevent(unit = "bytes", kind = "counter")]
+        write_bytes: u64,
+        #[traceevent(kind = "counter")]
+        others: u64,
+        #[traceevent(unit = "bytes", kind = "counter")]
+        other_bytes: u64,
+    }
+}
+wire! {
     /// dial9: what the process has used.
     ProcessResourceUsageEvent {
         #[traceevent(unit = "ns", kind = "counter")]

@@ -38,6 +38,7 @@ fn metadata() -> Metadata {
         untold_absences: 0,
         mappings: Vec::new(),
         machine: Vec::new(),
+        devices: std::collections::BTreeMap::new(),
         threads: std::collections::BTreeMap::new(),
         tells_waits: false,
         profile_hz: None,

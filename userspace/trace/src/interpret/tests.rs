@@ -5,6 +5,7 @@ use crate::event::{Absence, ParkEvent, RuntimeMetrics};
 use crate::location::TaskType;
 
 mod accept_queue;
+mod block_io;
 mod block_on;
 mod gaps;
 mod lanes;
@@ -252,6 +253,9 @@ fn line(event: &Event, locations: &Locations) -> String {
         Event::CpuSample(sample) => sampled::sample_line(&sample, locations),
         Event::AcceptQueue(queue) => accept_queue::queue_line(&queue),
         Event::Usage(usage) => format!("{} usage", usage.ts_ns),
+        Event::BlockIo(io) => block_io::io_line(&io),
+        Event::Synced(synced) => block_io::sync_line(&synced),
+        Event::KernelIo(io) => format!("{} kernel I/O", io.ts_ns),
         Event::Spawn {
             ts_ns,
             task_id,

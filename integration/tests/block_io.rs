@@ -1,0 +1,283 @@
+//! Block I/O: every read, write and sync of the target, and of nobody else.
+//!
+//! In: fio, which counts its own. Out: the same counts, bytes and sizes; a job file that
+//! makes the same mix again. Never: another process's I/O.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use dial9_bpf_integration::{
+    Attach, Outcome,
+    block_io::{DiskFile, FioRun, IoFacts, run},
+    output_dir, require_root,
+    segment::sealed_segments,
+};
+
+/// Size of the files.
+const FILE_BYTES: u64 = 8 << 20;
+/// Directions, as fio numbers them.
+const NAMES: [&str; 2] = ["I/O: read", "I/O: write"];
+
+/// Runs fio on a file of its own.
+fn recorded(dir: &Path, options: &[&str]) -> (DiskFile, FioRun) {
+    require_root();
+    let file = DiskFile::new(dir.join("file"), FILE_BYTES);
+    let named = format!("--filename={}", file.path.display());
+    let logging = FioRun::logging(dir);
+    let size = format!("--size={FILE_BYTES}");
+    let mut arguments = vec!["--name=job", "--thread", &named, &size];
+    arguments.extend(logging.iter().map(String::as_str));
+    arguments.extend(options);
+    let run = FioRun::record(dir, &arguments);
+    (file, run)
+}
+
+/// What the summary says of I/O whose end nobody has seen.
+fn not_done(outcome: &Outcome) -> u64 {
+    let mut lines = outcome.stderr.iter().map(|line| line.trim());
+    let count = lines.find_map(|line| line.strip_prefix("I/O not done"));
+    count.map_or(0, |count| {
+        count.trim().replace(',', "").parse().expect("a number")
+    })
+}
+
+fn sizes(ios: &[&IoFacts], name: &str) -> BTreeMap<u64, u64> {
+    let mut sizes = BTreeMap::new();
+    for io in ios.iter().filter(|io| io.name == name) {
+        *sizes.entry(io.bytes).or_default() += 1;
+    }
+    sizes
+}
+
+/// Direct I/O: counts, bytes and each size are fio's.
+fn expect_all(options: &[&str]) -> (DiskFile, FioRun) {
+    let dir = output_dir();
+    let (file, run) = recorded(dir.path(), &[&["--direct=1"], options].concat());
+    let ios = file.ios(&run.facts);
+    // The end of an I/O that was not seen is a loss: nothing else is missing.
+    let mut missing = 0;
+    for (direction, name) in NAMES.into_iter().enumerate() {
+        let sizes = sizes(&ios, name);
+        for (size, made) in &run.sizes[direction] {
+            let seen = sizes.get(size).copied().unwrap_or(0);
+            assert!(
+                seen <= *made,
+                "{options:?} {name} {size}: {seen}, not {made}"
+            );
+            missing += made - seen;
+        }
+        let made = |of: &BTreeMap<u64, u64>| of.iter().map(|(size, of)| size * of).sum::<u64>();
+        let told = &run.told[direction];
+        let logged = &run.sizes[direction];
+        assert_eq!(
+            (logged.values().sum(), made(logged)),
+            (told.count, told.bytes)
+        );
+        assert!(
+            sizes.keys().all(|size| logged.contains_key(size)),
+            "{options:?} {name}"
+        );
+    }
+    let accounted = run.facts.lost_of("io-end") + not_done(&run.outcome);
+    assert!(
+        missing <= accounted,
+        "{options:?}: {missing}, not {accounted}"
+    );
+    assert!(missing * 10 <= ios.len() as u64, "{options:?}: {missing}");
+    for io in &ios {
+        let took = io.times[1] - io.times[0];
+        assert!(io.queue_ns.is_some_and(|queue| queue <= took), "{io:?}");
+        assert_eq!((io.worker, io.task), (None, None), "{io:?}");
+    }
+    (file, run)
+}
+
+#[test]
+fn direct_io_by_system_calls() {
+    let (file, run) = expect_all(&["--ioengine=psync", "--rw=randread", "--bs=4k"]);
+    assert_eq!(run.told[0].count, FILE_BYTES / 4096);
+    // One at a time, so that none begins before the one before it is done.
+    let ios = file.ios(&run.facts);
+    let mut times: Vec<[u64; 2]> = ios.iter().map(|io| io.times).collect();
+    times.sort_unstable();
+    assert!(times.windows(2).all(|two| two[0][1] <= two[1][0]));
+}
+
+#[test]
+fn direct_io_of_several_sizes_by_aio() {
+    let mix = ["--rw=randrw", "--bssplit=4k/50:16k/30:64k/20", "--fsync=64"];
+    let (file, run) = expect_all(&[&mix[..], &["--ioengine=libaio", "--iodepth=8"]].concat());
+    assert!(
+        run.sizes.iter().all(|sizes| sizes.len() > 2),
+        "{:?}",
+        run.sizes
+    );
+    assert!(run.syncs > 0);
+    assert_eq!(run.facts.syncs.len() as u64, run.syncs);
+    let ios = file.ios(&run.facts);
+    let follows = |two: &[&IoFacts]| two[1].times[0] < two[0].times[1];
+    assert!(ios.windows(2).any(follows), "several at a time");
+}
+
+/// Neighbours become one request, and stay what they were.
+#[test]
+fn direct_io_by_io_uring() {
+    let sequential = [
+        "--ioengine=io_uring",
+        "--rw=write",
+        "--bs=4k",
+        "--iodepth=16",
+    ];
+    expect_all(&[&sequential[..], &["--iodepth_batch_submit=16"]].concat());
+}
+
+/// The kernel's thread that submits for the target is the target's.
+#[test]
+fn direct_io_by_a_polling_thread_of_the_kernel() {
+    let options = ["--ioengine=io_uring", "--sqthread_poll=1", "--rw=randwrite"];
+    expect_all(&[&options[..], &["--bs=16k", "--iodepth=4"]].concat());
+}
+
+/// What is written into the page cache reaches the disk by `fsync`, in the target, or
+/// later by a thread of the kernel, in nobody.
+#[test]
+fn cached_writes_and_their_syncs() {
+    let dir = output_dir();
+    let options = ["--direct=0", "--ioengine=psync", "--rw=write", "--bs=16k"];
+    let (file, run) = recorded(dir.path(), &[&options[..], &["--fdatasync=64"]].concat());
+    assert_eq!(run.told[1].bytes, FILE_BYTES);
+    let ios = file.ios(&run.facts);
+    let bytes = ios.iter().map(|io| io.bytes).sum::<u64>();
+    // Nobody syncs the last of them.
+    assert!((1..FILE_BYTES).contains(&bytes), "{bytes}");
+    assert!((ios.len() as u64) < run.told[1].count, "{}", ios.len());
+    // fio does not count them; the last writes have none.
+    assert_eq!(run.facts.syncs.len() as u64, run.told[1].count / 64 - 1);
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.path.metadata().expect("it is there"));
+    for sync in &run.facts.syncs {
+        assert_eq!((sync.name.as_str(), sync.inode), ("fdatasync", inode));
+        // It waits for what it submits, a flush of the disk at least.
+        let is_within = |io: &IoFacts| {
+            io.tid == sync.tid && io.times[0] >= sync.times[0] && io.times[1] <= sync.times[1]
+        };
+        assert!(run.facts.ios.iter().any(is_within), "{sync:?}");
+    }
+}
+
+#[test]
+fn another_process_is_not_recorded() {
+    let dir = output_dir();
+    let other = DiskFile::new(dir.path().join("other"), FILE_BYTES);
+    let mut reader = Command::new("sh")
+        .args([
+            "-c",
+            "while dd if=\"$0\" of=/dev/null bs=4k iflag=direct; do :; done",
+        ])
+        .arg(&other.path)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("there is a shell");
+    let (file, run) = recorded(dir.path(), &["--direct=1", "--rw=randread", "--bs=4k"]);
+    reader.kill().expect("it runs");
+    reader.wait().expect("it is ours");
+    let accounted = run.facts.lost_of("io-end") + not_done(&run.outcome);
+    let seen = file.ios(&run.facts).len() as u64;
+    assert!(
+        (seen..=seen + accounted).contains(&run.told[0].count),
+        "{seen}, {accounted}"
+    );
+    assert_eq!(other.ios(&run.facts), Vec::<&IoFacts>::new());
+}
+
+/// Each size's part of the I/O in one direction.
+fn shares(sizes: &BTreeMap<u64, u64>) -> BTreeMap<u64, f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a share of counts")]
+    let share = |count: u64| count as f64 / sizes.values().sum::<u64>() as f64;
+    sizes
+        .iter()
+        .map(|(size, count)| (*size, share(*count)))
+        .collect()
+}
+
+#[test]
+fn the_job_file_makes_the_same_mix() {
+    let dir = output_dir();
+    let mix = [
+        "--rw=randrw",
+        "--rwmixread=70",
+        "--bssplit=4k/60:16k/40,8k/80:32k/20",
+    ];
+    let options = [
+        "--direct=1",
+        "--ioengine=libaio",
+        "--iodepth=4",
+        "--norandommap=1",
+    ];
+    let (_, first) = recorded(dir.path(), &[&mix[..], &options].concat());
+    let job = dir.path().join("job.fio");
+    let report = Attach::command(&["report", "io", "--fio"])
+        .arg(&job)
+        .arg(&sealed_segments(&dir.path().join("traces"))[0])
+        .outcome();
+    assert!(matches!(report.code, Some(0 | 7)), "{report:#?}");
+    assert!(report.stdout.contains("latency"), "{report:#?}");
+    let again = dir.path().join("again");
+    fs::create_dir(&again).expect("it is ours");
+    // fio makes the files that are not there, which is not to be recorded.
+    let at = |options: &[&str]| {
+        let mut arguments = vec![format!("--directory={}", again.display())];
+        arguments.extend(options.iter().map(|of| (*of).to_owned()));
+        arguments.push(job.display().to_string());
+        arguments
+    };
+    run(Command::new("fio").args(at(&["--thread", "--create_only=1"])));
+    let mut arguments = at(&["--thread"]);
+    // Options behind a job file are none.
+    let file = arguments.pop().expect("the job");
+    arguments.push(file);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let second = FioRun::record(&again, &arguments);
+    for direction in [0, 1] {
+        let name = NAMES[direction];
+        let ios: Vec<&IoFacts> = second
+            .facts
+            .ios
+            .iter()
+            .filter(|io| !io.is_metadata)
+            .collect();
+        let [before, after] = [&first.sizes[direction], &sizes(&ios, name)].map(shares);
+        for (size, share) in &before {
+            let now = after.get(size).copied().unwrap_or(0.0);
+            assert!(
+                (now - share).abs() < 0.05,
+                "{name} {size}: {share}, now {now}"
+            );
+        }
+        let mixed = |run: &FioRun| {
+            let [reads, writes] = [run.told[0].count, run.told[1].count];
+            100 * reads / (reads + writes)
+        };
+        assert!(mixed(&first).abs_diff(mixed(&second)) < 5);
+    }
+}
+
+/// Files without the signal are no files without I/O.
+#[test]
+fn a_report_of_what_was_not_recorded() {
+    require_root();
+    let dir = output_dir();
+    let traces = dir.path().join("traces");
+    let attach = Attach::command(&["run", "--signals", "res", "--output"]).arg(&traces);
+    attach.arg("--").arg("true").outcome().expect(0);
+    let report = Attach::command(&["report", "io"]).arg(&sealed_segments(&traces)[0]);
+    let outcome = report.outcome();
+    outcome.expect(6);
+    let said = outcome.stderr.join("\n");
+    assert!(said.contains("recorded without the signal io"), "{said}");
+    let report = Attach::command(&["report", "io", "/dev/null"]).outcome();
+    report.expect(1);
+}

@@ -1,0 +1,204 @@
+//! Block I/O out of segments.
+//!
+//! In: a sealed or active file. Out: each block I/O and sync in it, the counters of the
+//! kernel's threads, what was lost, and whether any was recorded at all. Never: a rule of
+//! `check`; memory beyond that of a window and of what is found.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::path::Path;
+
+use dial9_bpf_abi::record::RecordKind;
+use dial9_trace_format::decoder::{Decoder, RawEvent};
+use dial9_trace_format::types::FieldValueRef;
+use flate2::bufread::GzDecoder;
+use rustix::fs::OFlags;
+
+use crate::check::{CheckError, GZIP_MAGIC, WINDOW_BYTES, whole_batches};
+use crate::segment::open_regular;
+
+/// Kinds of records whose loss makes the I/O incomplete.
+const KINDS: [RecordKind; 3] = [RecordKind::IO_BEGIN, RecordKind::IO_END, RecordKind::SYNC];
+
+/// A block I/O.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredIo {
+    /// When it was submitted and when it was done, `CLOCK_MONOTONIC`, ns.
+    pub times_ns: [u64; 2],
+    /// Index into [`StoredFile::operations`].
+    pub operation: u16,
+    /// Where on the disk, in 512 bytes.
+    pub sector: u64,
+    /// How much.
+    pub bytes: u64,
+    /// Whether it is the file system's own.
+    pub is_metadata: bool,
+    /// Whether it failed.
+    pub has_failed: bool,
+}
+
+/// What one file says of block I/O.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredFile {
+    /// The metadata; later values win.
+    pub metadata: BTreeMap<String, String>,
+    /// Devices, by their numbers, and names of operations.
+    pub operations: Vec<(String, String)>,
+    /// In the order in which they were done.
+    pub ios: Vec<StoredIo>,
+    /// Syncs: their name and how long each took, ns.
+    pub syncs: Vec<(String, u64)>,
+    /// The last counters of the kernel's threads, by name.
+    pub kernel: BTreeMap<&'static str, u64>,
+    /// Records of block I/O that were lost in the file.
+    pub lost: u64,
+    /// Why the file's end could not be read.
+    pub torn: Option<String>,
+}
+
+impl StoredFile {
+    /// Reads a file to its end, or to what does not decode.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the file cannot be read or is no trace.
+    pub fn read(path: &Path) -> Result<Self, CheckError> {
+        let mut found = Self::default();
+        open_regular(path, OFlags::RDONLY)
+            .and_then(|file| found.file(file))
+            .map_err(|source| CheckError {
+                path: path.to_owned(),
+                source,
+            })?;
+        Ok(found)
+    }
+
+    fn file(&mut self, file: File) -> io::Result<()> {
+        let mut file = BufReader::new(file);
+        if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+            self.stream(GzDecoder::new(file))
+        } else {
+            self.stream(file)
+        }
+    }
+
+    fn stream(&mut self, mut from: impl Read) -> io::Result<()> {
+        let mut window = Vec::new();
+        let mut is_first = true;
+        loop {
+            let room = (WINDOW_BYTES - window.len()) as u64;
+            let read = from.by_ref().take(room).read_to_end(&mut window);
+            let is_end = !matches!(read, Ok(read) if read as u64 == room);
+            let whole = match whole_batches(&window) {
+                whole if whole > 0 && !is_end => whole,
+                _ => window.len(),
+            };
+            let Some(mut decoder) = Decoder::new(&window[..whole]) else {
+                return if is_first {
+                    Err(io::Error::new(io::ErrorKind::InvalidData, "it is no trace"))
+                } else {
+                    self.torn = Some("no batch where one is expected".to_owned());
+                    Ok(())
+                };
+            };
+            is_first = false;
+            if let Err(error) = decoder.for_each_event(|event| self.take(&event)) {
+                self.torn = Some(error.message);
+                return Ok(());
+            }
+            if let Err(error) = read {
+                self.torn = Some(error.to_string());
+                return Ok(());
+            }
+            if is_end {
+                return Ok(());
+            }
+            window.drain(..whole);
+        }
+    }
+
+    fn take(&mut self, event: &RawEvent<'_, '_>) {
+        match event.name {
+            "BlockIoEvent" => self.take_io(event),
+            "FileSyncEvent" => {
+                let name = text(event, "name").to_owned();
+                self.syncs.push((name, number(event, "duration_ns")));
+            }
+            "KernelIoEvent" => {
+                let names = [
+                    "reads",
+                    "read_bytes",
+                    "writes",
+                    "write_bytes",
+                    "others",
+                    "other_bytes",
+                ];
+                self.kernel = names.map(|name| (name, number(event, name))).into();
+            }
+            "LossEvent" => {
+                let kind = text(event, "kind");
+                if KINDS.iter().any(|of| of.name() == Some(kind)) {
+                    self.lost += number(event, "lost");
+                }
+            }
+            "SegmentMetadataEvent" => {
+                if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
+                    let owned = entries
+                        .iter()
+                        .map(|(key, value)| (key.to_owned(), value.to_owned()));
+                    self.metadata.extend(owned);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take_io(&mut self, event: &RawEvent<'_, '_>) {
+        let name = text(event, "name");
+        let of = (
+            text(event, "device"),
+            name.strip_prefix("I/O: ").unwrap_or(name),
+        );
+        let known = self
+            .operations
+            .iter()
+            .position(|(device, name)| (device.as_str(), name.as_str()) == of);
+        let operation = known.unwrap_or_else(|| {
+            self.operations.push((of.0.to_owned(), of.1.to_owned()));
+            self.operations.len() - 1
+        });
+        let end_ns = event.timestamp_ns;
+        let is_set = |name| field(event, name) == Some(&FieldValueRef::Bool(true));
+        self.ios.push(StoredIo {
+            times_ns: [end_ns.saturating_sub(number(event, "duration_ns")), end_ns],
+            operation: u16::try_from(operation).unwrap_or(u16::MAX),
+            sector: number(event, "sector"),
+            bytes: number(event, "bytes"),
+            is_metadata: is_set("metadata"),
+            has_failed: number(event, "error") > 0,
+        });
+    }
+}
+
+fn field<'e, 'a>(event: &'e RawEvent<'a, '_>, name: &str) -> Option<&'e FieldValueRef<'a>> {
+    let at = event
+        .schema
+        .fields()
+        .iter()
+        .position(|field| field.name() == name)?;
+    event.fields.get(at)
+}
+
+fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
+    match field(event, name) {
+        Some(FieldValueRef::Varint(value)) => *value,
+        _ => 0,
+    }
+}
+
+fn text<'f>(event: &RawEvent<'_, 'f>, name: &str) -> &'f str {
+    match field(event, name) {
+        Some(FieldValueRef::PooledString(id)) => event.string_pool.get(*id).unwrap_or_default(),
+        _ => "",
+    }
+}
