@@ -103,9 +103,9 @@ impl Abilities {
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
         for link in kinds {
             for sleepable in [true, false] {
-                match load_empty(hook_of(link), sleepable) {
-                    Ok(_) => return Ok(Self { link, sleepable }),
-                    Err((error, _)) => refusal = error,
+                match try_kind(link, sleepable) {
+                    Ok(()) => return Ok(Self { link, sleepable }),
+                    Err(error) => refusal = error,
                 }
             }
         }
@@ -122,6 +122,26 @@ impl Abilities {
             sleepable: false,
             ..self
         }
+    }
+}
+
+fn try_kind(link: LinkKind, sleepable: bool) -> io::Result<()> {
+    let program = load_empty(hook_of(link), sleepable).map_err(|(error, _)| error)?;
+    match link {
+        LinkKind::Multi => links_multi(&program),
+        LinkKind::Perf => Ok(()),
+    }
+}
+
+/// Whether there are multi links. Kernels before 6.6 load a program for them without a
+/// look at its attach type (kernel/bpf/syscall.c, `bpf_prog_load_check_attach`); but only
+/// who knows them sees that a folder is no file to probe (kernel/trace/bpf_trace.c,
+/// `bpf_uprobe_multi_link_attach`).
+fn links_multi(program: &OwnedFd) -> io::Result<()> {
+    match sys::link_uprobe_multi(program.as_fd(), c"/", &[0], &[0], 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
