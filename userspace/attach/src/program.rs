@@ -109,7 +109,7 @@ impl Abilities {
                 }
             }
         }
-        Err(refused("load a uprobe program", refusal))
+        Err(refused("attach programs to uprobes", refusal))
     }
 }
 
@@ -129,17 +129,30 @@ fn try_kind(link: LinkKind, sleepable: bool) -> io::Result<()> {
     let program = load_empty(hook_of(link), sleepable).map_err(|(error, _)| error)?;
     match link {
         LinkKind::Multi => links_multi(&program),
-        LinkKind::Perf => Ok(()),
+        LinkKind::Perf => links_perf(&program),
     }
 }
 
 /// Whether there are multi links. Kernels before 6.6 load a program for them without a
 /// look at its attach type (kernel/bpf/syscall.c, `bpf_prog_load_check_attach`); but only
-/// who knows them sees that a folder is no file to probe (kernel/trace/bpf_trace.c,
+/// who knows them sees that a folder is no file to probe (`kernel/trace/bpf_trace.c`,
 /// `bpf_uprobe_multi_link_attach`).
 fn links_multi(program: &OwnedFd) -> io::Result<()> {
     match sys::link_uprobe_multi(program.as_fd(), c"/", &[0], &[0], 0) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Whether there are links of perf events. Who knows them sees that there is no such file
+/// (kernel/bpf/syscall.c, `bpf_perf_link_attach`).
+fn links_perf(program: &OwnedFd) -> io::Result<()> {
+    match sys::link_perf_event(program.as_fd(), -1, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(io::Error::other(
+            "it has no attach cookies (Linux 5.15 has)",
+        )),
         Err(error) => Err(error),
         Ok(_) => Err(io::ErrorKind::Unsupported.into()),
     }

@@ -162,15 +162,28 @@ pub(crate) fn link_perf(
     pid: u32,
 ) -> io::Result<[OwnedFd; 2]> {
     let event = perf_event_uprobe(pmu, path, offset, pid)?;
+    let link = link_perf_event(program, event.as_raw_fd(), cookie)?;
+    Ok([link, event])
+}
+
+/// A link of the program to an event.
+///
+/// # Errors
+/// The kernel's answer: `EBADF` for what is no fd, `EINVAL` where it does not know the
+/// link type.
+pub(crate) fn link_perf_event(
+    program: BorrowedFd<'_>,
+    event: RawFd,
+    cookie: u64,
+) -> io::Result<OwnedFd> {
     let mut attr = zeroed_attr();
     // SAFETY: all-zero is valid for every member of the union.
     let link = unsafe { &mut attr.link_create };
     link.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
-    link.__bindgen_anon_2.target_fd = event.as_raw_fd() as u32;
+    link.__bindgen_anon_2.target_fd = event as u32;
     link.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
     link.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
-    let link = bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)?;
-    Ok([link, event])
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
 }
 
 fn perf_event_uprobe(pmu: u32, path: &CStr, offset: u64, pid: u32) -> io::Result<OwnedFd> {
