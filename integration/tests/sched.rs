@@ -102,9 +102,9 @@ fn expect_all_blocked(known: &[&Known], facts: &Facts) {
     assert!(wrong.len() * 10 <= count, "{wrong:?}");
 }
 
-/// All of one thread: as many intervals as the kernel counted, and together as long as
-/// the program could not look at its clock.
-fn expect_preempted(tid: u64, known: &[&Known], facts: &Facts) {
+/// All of one thread: as many intervals as the kernel counted. Returns how long they are
+/// together, and how long the program could not look at its clock, ns.
+fn expect_preempted(tid: u64, known: &[&Known], facts: &Facts) -> [u64; 2] {
     let spans = joined(known);
     let is_inside = |away: &&AwayFacts| {
         away.tid == tid
@@ -120,14 +120,25 @@ fn expect_preempted(tid: u64, known: &[&Known], facts: &Facts) {
     assert!(counted > 0, "two threads share one CPU");
     let told = inside.iter().map(|away| duration_ns(away)).sum();
     let blind = spans.iter().map(|[begin, end]| end - begin).sum();
-    assert!(
-        is_within_5_percent(told, blind) || absent > 0 && told <= blind,
-        "{told}, not {blind}: {known:?}"
-    );
+    assert!(told <= blind, "{told}, not {blind}: {known:?}");
     for away in inside {
         assert_eq!((away.name.as_str(), away.waker), (PREEMPTED, None));
         assert_eq!(away.wait_ns, Some(duration_ns(away)));
     }
+    [told, blind]
+}
+
+/// For each of the two threads what [`expect_preempted`] returns.
+fn expect_all_preempted(known: &[Known], facts: &Facts) -> Vec<[u64; 2]> {
+    let mut by_thread = BTreeMap::<u64, Vec<&Known>>::new();
+    for known in known.iter().filter(|known| known.reason == "preempted") {
+        by_thread.entry(known.tid).or_default().push(known);
+    }
+    assert_eq!(by_thread.len(), 2);
+    let threads = by_thread.iter();
+    threads
+        .map(|(tid, known)| expect_preempted(*tid, known, facts))
+        .collect()
 }
 
 /// Intervals that are not in the trace, and why.
@@ -183,17 +194,15 @@ fn absences_are_as_long_as_they_were_and_have_the_right_waker() {
     let output = output_dir();
     let (known, facts) = recorded("tokio,sched", output.path());
     facts.expect_lossless();
-    let (blocked, preempted): (Vec<_>, Vec<_>) =
-        known.iter().partition(|known| known.reason == "blocked");
+    let blocked = known.iter().filter(|known| known.reason == "blocked");
+    let blocked: Vec<_> = blocked.collect();
     assert_eq!(blocked.len(), 30);
     expect_all_blocked(&blocked, &facts);
-    let mut by_thread = BTreeMap::<u64, Vec<&Known>>::new();
-    for known in preempted {
-        by_thread.entry(known.tid).or_default().push(known);
-    }
-    assert_eq!(by_thread.len(), 2);
-    for (tid, known) in by_thread {
-        expect_preempted(tid, &known, &facts);
+    for [told, blind] in expect_all_preempted(&known, &facts) {
+        assert!(
+            is_within_5_percent(told, blind) || untold(&facts) > 0,
+            "{told}, not {blind}: {known:?}"
+        );
     }
     let stopped: Vec<_> = facts
         .away
@@ -227,6 +236,7 @@ fn the_scheduler_alone() {
     let untasked = known.iter().filter(|known| known.task == 0);
     let blocked: Vec<_> = untasked.filter(|known| known.reason == "blocked").collect();
     expect_all_blocked(&blocked, &facts);
+    expect_all_preempted(&known, &facts);
     assert_eq!(facts.metadata["dial9-bpf.signals"], "sched");
     // Neither is said of polls, or of runtimes.
     let of_tokio = |key: &&String| key.contains("tokio.poll") || key.contains("runtime-metrics");

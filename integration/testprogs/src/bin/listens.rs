@@ -1,7 +1,8 @@
 //! Listeners that connections come to, a known number of them.
 //!
-//! `listens FILE`: says `ready PID` with one listener open; on `go` it works and says
-//! `done`; on `exit` it ends. FILE has a line for each listener, `KIND INODE ADDRESS PORT
+//! `listens FILE [EACH]`: says `ready PID` with one listener open; on `go` it works and says
+//! `done`; on `exit` it ends. EACH is how often each of four clients connects to one that
+//! accepts. FILE has a line for each listener, `KIND INODE ADDRESS PORT
 //! ARRIVED PEAK DROPS`, separated by tabs: connections established, the most that waited,
 //! and connection requests dropped.
 //!
@@ -45,7 +46,10 @@ const EACH_OF_SHARED: usize = 1_000;
 const SHARING: usize = 4;
 
 fn main() {
-    let path = PathBuf::from(env::args_os().nth(1).expect("usage: listens FILE"));
+    let usage = "usage: listens FILE [EACH]";
+    let path = PathBuf::from(env::args_os().nth(1).expect(usage));
+    let each = env::args().nth(2);
+    let each = each.map_or(EACH, |each| each.parse().expect(usage));
     let early = listener((Ipv4Addr::LOCALHOST, 0).into(), BACKLOGS[0], false);
     script::say_ready();
     script::expect("go");
@@ -54,11 +58,11 @@ fn main() {
         "full-6",
         listener((Ipv6Addr::LOCALHOST, 0).into(), BACKLOGS[0], false),
     ));
-    lines.push(fast("fast", accept));
-    lines.push(fast("uring", |listener, most| {
+    lines.push(fast("fast", each, accept));
+    lines.push(fast("uring", each, |listener, most| {
         accept_by_ring(listener, most, false)
     }));
-    lines.push(fast("uring-multi", |listener, most| {
+    lines.push(fast("uring-multi", each, |listener, most| {
         accept_by_ring(listener, most, true)
     }));
     lines.extend(shared());
@@ -115,12 +119,12 @@ fn begin_to_connect(address: &SocketAddr) -> OwnedFd {
 }
 
 /// As many come as can.
-fn fast(kind: &str, accept: impl FnOnce(&TcpListener, usize) -> u64) -> String {
+fn fast(kind: &str, each: usize, accept: impl FnOnce(&TcpListener, usize) -> u64) -> String {
     let listener = listener((Ipv4Addr::UNSPECIFIED, 0).into(), BACKLOGS[1], false);
     let port = listener.local_addr().expect("it is bound").port();
     let accepted = thread::scope(|scope| {
-        connect_all(scope, port, EACH);
-        accept(&listener, CLIENTS * EACH)
+        connect_all(scope, port, each);
+        accept(&listener, CLIENTS * each)
     });
     line(kind, &listener, [accepted, 0, 0])
 }
