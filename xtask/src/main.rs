@@ -11,6 +11,7 @@ mod build_ebpf;
 mod check;
 mod demo;
 mod fuzz;
+mod kernels;
 mod layouts;
 mod lint;
 mod listening;
@@ -62,6 +63,8 @@ enum Verb {
     Matrix(matrix::Args),
     /// Record programs of others under load, and see that they serve as before
     Real(real::Args),
+    /// Run the tests of each signal on Debian's kernels, in virtual machines
+    Kernels(kernels::Args),
 }
 
 fn main() -> ExitCode {
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Viewer(args) => viewer::run(&args),
         Verb::Matrix(args) => matrix::run(&args),
         Verb::Real(args) => real::run(&args),
+        Verb::Kernels(args) => kernels::run(&args),
     };
     exit(result.map(|()| ExitCode::SUCCESS))
 }

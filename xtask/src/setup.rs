@@ -26,6 +26,8 @@ pub(crate) enum Scope {
     Viewer,
     /// The first, and the programs of others that `cargo xtask real` records.
     Real,
+    /// The first, and what `cargo xtask kernels` runs.
+    Kernels,
 }
 
 /// Something that is not there.
@@ -146,6 +148,15 @@ const REAL: [Missing; 3] = [
     ),
 ];
 
+/// What boots other kernels, and what they have in memory.
+const MACHINES: [Missing; 5] = [
+    tool("qemu-system-x86_64", &["qemu-system-x86"], "install QEMU"),
+    tool("busybox", &["busybox-static"], "install busybox"),
+    tool("cpio", &["cpio"], "install cpio"),
+    tool("strip", &["binutils"], "install binutils"),
+    tool("bpftool", &["bpftool"], "install bpftool"),
+];
+
 /// Programs that the tests start.
 const TOOLS: [Missing; 7] = [
     tool("bpftool", &["bpftool"], "install bpftool"),
@@ -222,6 +233,7 @@ fn missing(scope: Scope) -> Vec<Missing> {
         Scope::All => [LINKER, NEXTEST, MOTO].into_iter().chain(TOOLS).collect(),
         Scope::Viewer => vec![LINKER, MOTO, BROWSER, VIEWER],
         Scope::Real => [LINKER].into_iter().chain(REAL).collect(),
+        Scope::Kernels => [LINKER].into_iter().chain(MACHINES).collect(),
     };
     absent.extend(programs.into_iter().filter(|item| !item.is_there()));
     absent
