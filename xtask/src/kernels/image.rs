@@ -42,7 +42,7 @@ run() {
     begin=$(seconds)
     timeout LIMIT "/tests/$1" --exact "$2" --test-threads=1 >out 2>&1
     code=$?
-    [ $code = 0 ] || tail -n 40 out | cut -c 1-600
+    [ $code = 0 ] || tail -n 40 out | cut -c 1-2000
     echo "@code $code $(($(seconds) - begin))"
 }
 say() {
