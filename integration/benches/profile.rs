@@ -125,6 +125,7 @@ fn with(hz: Option<u32>, unwinder: &mut Unwinder) -> (f64, Taken) {
         sched: false,
         net: false,
         profile_hz: hz,
+        io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert_eq!(tracer.profile_hz(), hz);

@@ -146,7 +146,7 @@ fn machine() -> Vec<(&'static str, String)> {
         [uname.machine(), uname.release(), uname.version()].map(|text| text.to_string_lossy());
     let info = rustix::system::sysinfo();
     let memory = u64::from(info.mem_unit) * info.totalram;
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let boot_id = boot_id.map(|id| ("kernel.boot_id", id.trim().to_owned()));
     let facts = [
         ("machine.architecture", architecture.into_owned()),

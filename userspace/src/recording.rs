@@ -56,6 +56,8 @@ pub(crate) struct Recording {
     lost: u64,
     /// Stacks that were left out to keep their bound.
     left_out: u64,
+    /// Runs of programs at tracepoints that the kernel left out.
+    missed_runs: u64,
     settled_ns: u64,
 }
 
@@ -72,6 +74,8 @@ pub(crate) struct Recorded {
     pub(crate) lost: u64,
     /// Stacks that were left out to keep their bound.
     pub(crate) left_out: u64,
+    /// Runs of programs at tracepoints that the kernel left out.
+    pub(crate) missed_runs: u64,
     /// Why something is missing.
     pub(crate) failure: Option<anyhow::Error>,
 }
@@ -93,6 +97,7 @@ impl Recording {
             is_outage_told: false,
             lost: 0,
             left_out: 0,
+            missed_runs: 0,
             settled_ns: 0,
         }
     }
@@ -296,6 +301,7 @@ impl Recording {
             outage,
             lost,
             left_out,
+            missed_runs,
             ..
         } = self;
         let end = Anchor::read();
@@ -319,11 +325,23 @@ impl Recording {
         Recorded {
             lost: lost + finished.late,
             left_out,
+            missed_runs,
             finished,
             delivery,
             dumped,
             failure,
         }
+    }
+
+    /// Takes note of what the kernel did not run. Where it does not tell, as without
+    /// procfs, there is nothing to say.
+    fn note_missed_runs(&mut self, tracer: &Tracer) {
+        let missed = tracer.missed_runs().unwrap_or_default();
+        for (name, count) in &missed {
+            let reason = format!("not run {count} times by the kernel, for whatever process");
+            self.line.note_absent(&[(&format!("runs.{name}"), reason)]);
+        }
+        self.missed_runs = missed.iter().map(|(_, count)| count).sum();
     }
 
     fn read_losses(&mut self, tracer: &Tracer) -> Result<(), AttachError> {
@@ -333,6 +351,7 @@ impl Recording {
                 .read_loss(loss.cpu, loss.kind, loss.cause, loss.lost);
         }
         self.lost = losses.iter().map(|loss| loss.lost).sum();
+        self.note_missed_runs(tracer);
         if tracer.takes_off_cpu_stacks() {
             self.left_out = tracer.stacks_left_out()?;
             self.line.note_stacks_left_out(self.left_out);

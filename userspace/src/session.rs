@@ -219,6 +219,7 @@ fn sum_up(
         dumped,
         lost,
         left_out,
+        missed_runs,
         failure,
     } = recorded;
     let stats = &finished.stats;
@@ -239,6 +240,7 @@ fn sum_up(
         undecoded: finished.undecoded,
         unwritten: finished.unwritten,
         left_out,
+        missed_runs,
         late: finished.unsorted,
         forked,
         objects: &objects,

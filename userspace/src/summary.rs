@@ -42,6 +42,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) unwritten: u64,
     /// Stacks that were left out to keep their bound.
     pub(crate) left_out: u64,
+    /// Runs of programs at tracepoints that the kernel left out.
+    pub(crate) missed_runs: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,
     /// What the target has forked, where it has.
@@ -108,6 +110,7 @@ impl Summary<'_> {
             ("unreadable texts", self.stats.unreadable_texts),
             ("stray pieces of texts", self.stats.stray_pieces),
             ("arrivals at unknown", self.stats.unresolved_arrivals),
+            ("programs not run", self.missed_runs),
             ("off the CPU, untold", self.stats.untold_absences),
             ("I/O not done", self.stats.unfinished_io),
         ];
@@ -169,7 +172,7 @@ pub(crate) fn output(
     rows
 }
 
-fn event_rows(events: &EventCounts) -> [(&'static str, u64); 17] {
+fn event_rows(events: &EventCounts) -> [(&'static str, u64); 19] {
     [
         ("events", events.total()),
         ("poll starts", events.poll_start),
@@ -309,6 +312,7 @@ mod tests {
             stats,
             undecoded: 0,
             left_out: 0,
+            missed_runs: 0,
             unwritten: 0,
             late: 0,
             forked: None,

@@ -19,7 +19,8 @@ use crate::{
     program::{BLOCK_BIO_QUEUE, BLOCK_IO, SYNCS, refused},
     rings::os_error,
     sys,
-    tracer::{attach_tracepoint, map_unreadable},
+    tracepoint::attach_tracepoint,
+    tracer::map_unreadable,
 };
 
 /// What is absent where the kernel refuses any of it.

@@ -282,6 +282,7 @@ impl Tracer {
             rings,
             programs: Vec::new(),
             tracepoints,
+            tracepoint_programs: Vec::new(),
             maps,
             profile,
             abilities: options.abilities,

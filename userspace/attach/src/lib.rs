@@ -28,6 +28,7 @@ pub mod rings;
 pub mod runtimes;
 mod sys;
 pub mod target;
+mod tracepoint;
 pub mod tracer;
 
 pub use block_io::KernelIo;

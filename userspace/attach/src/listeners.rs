@@ -21,7 +21,7 @@ use crate::{
     program::{ACCEPT_QUEUES, INET_SOCK_SET_STATE, TASK_FILE, refused},
     rings::os_error,
     sys,
-    tracer::attach_tracepoint,
+    tracepoint::attach_tracepoint,
 };
 
 /// What is absent where the kernel refuses any of it.

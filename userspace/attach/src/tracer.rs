@@ -4,15 +4,11 @@
 //! and gaps. Never: anything that outlives it, but what it was told to keep and
 //! then only a process that is killed; dropping it detaches.
 
-use std::{
-    io,
-    os::fd::{AsFd as _, OwnedFd},
-};
+use std::{io, os::fd::OwnedFd};
 
 use aya::{
-    Btf, BtfError, Ebpf, EbpfLoader,
+    Btf, Ebpf, EbpfLoader,
     maps::{Array, MapData, PerCpuArray},
-    programs::{BtfTracePoint, ProgramError},
 };
 use dial9_bpf_abi::{
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
@@ -24,19 +20,17 @@ use dial9_bpf_probes::plan::Probe;
 
 use crate::{
     AttachError, Object, Target,
-    block_io::{self, REQUESTS, SYNCED},
     btf::{self, Offsets},
     keep::Kept,
     link::{self, Attached, LateLinks, LinkKind, Links},
-    listeners::{self, LISTENERS},
-    maps::{Maps, absent},
+    maps::Maps,
     profile::{self, Profile},
     program::{
         Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
         refused,
     },
     rings::{Rings, os_error},
-    sys,
+    tracepoint::{self, attach_tracepoint, attach_whole},
 };
 
 /// The kernel object, built by `cargo xtask build-ebpf`.
@@ -96,6 +90,8 @@ pub struct Tracer {
     pub(crate) programs: Vec<(Probe, OwnedFd)>,
     /// Links of the kernel's own tracepoints, by program.
     pub(crate) tracepoints: Vec<(String, OwnedFd)>,
+    /// Their programs; none of a tracer that was taken over.
+    pub(crate) tracepoint_programs: Vec<(String, OwnedFd)>,
     pub(crate) maps: Maps,
     pub(crate) profile: Option<Profile>,
     pub(crate) abilities: Abilities,
@@ -137,23 +133,11 @@ impl Tracer {
         }
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
-        let mut tracepoints = Vec::new();
-        if net {
-            match listeners::attach(&mut ebpf, &btf, &offsets, target.pid()) {
-                Ok(links) => tracepoints.extend(links),
-                Err(reason) => absent.push((LISTENERS, reason)),
-            }
-        }
-        if io {
-            let requests = block_io::attach(&mut ebpf, &btf, &offsets);
-            let syncs = block_io::attach_syncs(&mut ebpf, &offsets);
-            for (links, name) in [(requests, REQUESTS), (syncs, SYNCED)] {
-                match links {
-                    Ok(links) => tracepoints.extend(links),
-                    Err(reason) => absent.push((name, reason)),
-                }
-            }
-        }
+        let mut tracepoints = attach_whole(
+            (&mut ebpf, &btf, &offsets),
+            (target.pid(), net, io),
+            &mut absent,
+        );
         let mut refusal = |name: &'static str| match attach_tracepoint(&mut ebpf, &btf, name) {
             Ok(link) => {
                 tracepoints.push((name.to_owned(), link));
@@ -194,6 +178,7 @@ impl Tracer {
             links: Vec::new(),
             rings,
             programs,
+            tracepoint_programs: tracepoint::programs_of(&ebpf, &tracepoints),
             tracepoints,
             maps,
             profile,
@@ -477,26 +462,6 @@ pub(crate) fn cpus() -> Result<usize, AttachError> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// Attaches the program to the tracepoint of the same name; otherwise says why the
-/// kernel or its policy refuses.
-pub(crate) fn attach_tracepoint(
-    ebpf: &mut Ebpf,
-    btf: &Result<Btf, BtfError>,
-    name: &str,
-) -> Result<OwnedFd, String> {
-    let btf = btf.as_ref().map_err(ToString::to_string)?;
-    let doing = format!("attach to {name}");
-    let failed = |error: ProgramError| refused(&doing, os_error(&error)).in_full();
-    let program: &mut BtfTracePoint = ebpf
-        .program_mut(name)
-        .ok_or_else(|| absent(name).to_string())?
-        .try_into()
-        .map_err(failed)?;
-    program.load(name, btf).map_err(failed)?;
-    let program = program.fd().map_err(failed)?;
-    sys::link_tracepoint(program.as_fd()).map_err(|error| refused(&doing, error).in_full())
 }
 
 /// Every counter above zero, since the programs were loaded.

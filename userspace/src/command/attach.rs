@@ -117,14 +117,7 @@ pub(crate) fn record(
     let mut objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let mut mappings = names::mappings_of(args, &target, objects.debug_file.take());
     let prices = Prices::measure(abilities).ok();
-    let options = Options {
-        ring_bytes: args.ring_bytes,
-        abilities,
-        sched: args.wants(Signal::Sched),
-        net: args.wants(Signal::Net),
-        profile_hz: args.profile_hz(),
-        io: args.wants(Signal::Io),
-    };
+    let options = options_of(args, abilities);
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
     let identity = identity::identity(&target, &args.output, named)?;
@@ -183,6 +176,17 @@ pub(crate) fn record(
     let session = Session::new(&target, (recording, beside), cost, (began, until));
     attached();
     session.run(&mut tracer, stop, args.duration)
+}
+
+fn options_of(args: &RecordArgs, abilities: Abilities) -> Options {
+    Options {
+        ring_bytes: args.ring_bytes,
+        abilities,
+        sched: args.wants(Signal::Sched),
+        net: args.wants(Signal::Net),
+        profile_hz: args.profile_hz(),
+        io: args.wants(Signal::Io),
+    }
 }
 
 /// What is done about forks.

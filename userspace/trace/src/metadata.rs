@@ -229,11 +229,7 @@ impl Metadata {
             entries.put("sched.wait_sample_rate", &1);
         }
         if let Some(hz) = profile_hz {
-            // dial9's.
-            entries.put("cpu.profile.enabled", "true");
-            entries.put("cpu.profile.backend", "perf");
-            entries.put("cpu.profile.event_source", "task-clock");
-            entries.put("cpu.profile.frequency_hz", hz);
+            entries.put_profile(*hz);
         }
         entries.put_known("dial9-bpf.off_cpu_stacks", off_cpu_stacks.as_ref());
         entries.put("dial9-bpf.signals", &signals.join(","));
@@ -321,6 +317,14 @@ impl Metadata {
 struct Entries(Vec<(String, String)>);
 
 impl Entries {
+    /// With dial9's keys.
+    fn put_profile(&mut self, hz: u32) {
+        self.put("cpu.profile.enabled", "true");
+        self.put("cpu.profile.backend", "perf");
+        self.put("cpu.profile.event_source", "task-clock");
+        self.put("cpu.profile.frequency_hz", &hz);
+    }
+
     fn put(&mut self, key: &str, value: &(impl ToString + ?Sized)) {
         self.0.push((key.to_owned(), value.to_string()));
     }

@@ -24,7 +24,7 @@ use crate::wire::{
     UnwrittenEvent, WakeEventEvent, WorkerParkEvent, WorkerUnparkEvent,
 };
 
-use meanings::*;
+use meanings::{block_io::*, *};
 
 mod meanings;
 

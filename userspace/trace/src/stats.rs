@@ -335,9 +335,8 @@ impl EventCounts {
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
-        let of_threads = block_on + off_cpu + cpu_sample + off_cpu_sample + panic;
-        let samples = runtime_metrics + usage + accept_queue;
-        let of_threads = block_on + off_cpu + panic + block_io + synced;
+        let of_threads =
+            block_on + off_cpu + cpu_sample + off_cpu_sample + panic + block_io + synced;
         let samples = runtime_metrics + usage + accept_queue + kernel_io;
         of_tasks + of_threads + samples + gap + target_end
     }
