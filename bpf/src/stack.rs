@@ -23,8 +23,8 @@ use dial9_bpf_abi::{
     loss::LossCause,
     record::RecordKind,
     stack::{
-        BURST, FLAG_NO_USER, KERNEL_FRAMES, OFF_CPU_BYTES, PACE_NS, PAGE_BYTES, SAMPLE_BYTES,
-        Scratch, Stack,
+        BURST, FLAG_BREAKPOINT, FLAG_NO_USER, KERNEL_FRAMES, OFF_CPU_BYTES, PACE_NS, PAGE_BYTES,
+        SAMPLE_BYTES, Scratch, Stack,
     },
     thread::slot_index,
 };
@@ -44,6 +44,8 @@ const WAITS: u32 = 1 | 2;
 /// Frames of a switch that are ours: this program, `bpf_trace_run4`, and what the tracepoint
 /// calls (kernel/trace/bpf_trace.c). On 6.18 `__schedule` is left out with them.
 const OF_TRACEPOINT: u64 = 3;
+/// `int3`, the kernel's breakpoint on x86-64.
+const BREAKPOINT: u8 = 0xcc;
 /// Most bytes of a kernel stack.
 const KERNEL_BYTES: u32 = (KERNEL_FRAMES * 8) as u32;
 
@@ -220,7 +222,11 @@ impl Taken {
             0
         };
         head.header.kind = self.kind;
-        head.header.flags = if has_user { 0 } else { FLAG_NO_USER };
+        head.header.flags = match (has_user, is_behind_breakpoint(ip)) {
+            (false, _) => FLAG_NO_USER,
+            (true, false) => 0,
+            (true, true) => FLAG_BREAKPOINT,
+        };
         head.header.tid = self.tid;
         // SAFETY: the helper has no precondition.
         head.header.ts_ns = unsafe { bpf_ktime_get_ns() };
@@ -234,6 +240,15 @@ impl Taken {
         unsafe { bpf_get_current_comm(head.name.as_mut_ptr().cast(), 16) };
         size_of::<Stack>() as u64 + kernel_bytes + user_bytes
     }
+}
+
+#[inline(always)]
+fn is_behind_breakpoint(ip: u64) -> bool {
+    let mut byte = 0_u8;
+    let at = ip.wrapping_sub(1) as *const c_void;
+    // SAFETY: one byte, and the helper checks the address.
+    let failed = unsafe { bpf_probe_read_user((&raw mut byte).cast(), 1, at) };
+    failed == 0 && byte == BREAKPOINT
 }
 
 /// Copies the user stack from `from` up, all of it or page by page to the first that is not

@@ -142,7 +142,10 @@ fn with(hz: Option<u32>, unwinder: &mut Unwinder) -> (f64, Taken) {
 
 fn take(bytes: &[u8], unwinder: &mut Unwinder, taken: &mut Taken) {
     let stack = CopiedStack::decode(bytes).expect("it is one");
-    let Some(UserStack { ip, sp, bp, bytes }) = stack.user else {
+    let Some(UserStack {
+        ip, sp, bp, bytes, ..
+    }) = stack.user
+    else {
         return;
     };
     let began = Instant::now();

@@ -19,6 +19,8 @@ pub(crate) struct Profile {
     unwinder: Unwinder,
     watch: Watch,
     frames: Vec<u64>,
+    /// How many of them are the kernel's.
+    kernel: usize,
 }
 
 impl Profile {
@@ -32,6 +34,7 @@ impl Profile {
             unwinder: Unwinder::of(modules),
             watch,
             frames: Vec::with_capacity(MAX_FRAMES),
+            kernel: 0,
         })
     }
 
@@ -52,20 +55,10 @@ impl Profile {
     fn unwind(&mut self, stack: &CopiedStack<'_>) -> Sampled {
         self.frames.clear();
         self.frames.extend(stack.kernel());
-        let extent = match stack.user {
+        self.kernel = self.frames.len();
+        let extent = match &stack.user {
             None => Extent::Kernel,
-            Some(UserStack { ip, sp, bp, bytes }) => {
-                let registers = Registers { ip, sp, bp };
-                let limit = MAX_FRAMES - self.frames.len();
-                let unwound = self
-                    .unwinder
-                    .unwind(registers, bytes, limit, &mut self.frames);
-                match unwound {
-                    Unwound::Complete => Extent::Complete,
-                    Unwound::Truncated => Extent::Truncated,
-                    Unwound::Failed => Extent::Failed,
-                }
-            }
+            Some(user) => self.follow(user),
         };
         Sampled {
             ts_ns: stack.ts_ns,
@@ -74,6 +67,34 @@ impl Profile {
             moment: stack.moment,
             cpu: stack.cpu,
             extent,
+        }
+    }
+
+    /// Appends the frames of a user stack. A thread in a breakpoint's trap is at the
+    /// breakpoint, whose rule may differ from that of the address behind it.
+    fn follow(&mut self, user: &UserStack<'_>) -> Extent {
+        let extent = self.append(user, user.ip);
+        if extent != Extent::Failed || !user.is_behind_breakpoint {
+            return extent;
+        }
+        let failed = self.frames.len();
+        let again = self.append(user, user.ip.wrapping_sub(1));
+        if again == Extent::Failed {
+            self.frames.truncate(failed);
+            return extent;
+        }
+        self.frames.drain(self.kernel..failed);
+        again
+    }
+
+    fn append(&mut self, user: &UserStack<'_>, ip: u64) -> Extent {
+        let UserStack { sp, bp, bytes, .. } = *user;
+        let limit = MAX_FRAMES.saturating_sub(self.frames.len());
+        let registers = Registers { ip, sp, bp };
+        match (self.unwinder).unwind(registers, bytes, limit, &mut self.frames) {
+            Unwound::Complete => Extent::Complete,
+            Unwound::Truncated => Extent::Truncated,
+            Unwound::Failed => Extent::Failed,
         }
     }
 }

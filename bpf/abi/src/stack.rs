@@ -14,6 +14,10 @@ pub const KERNEL_FRAMES: usize = 127;
 
 /// The thread has no registers of user code: it is one of `io_uring`'s.
 pub const FLAG_NO_USER: u16 = 1;
+/// A breakpoint is right before the instruction pointer: unless the thread has passed it,
+/// it is in the trap, and at the breakpoint. The kernel sets the pointer back only as it
+/// handles the trap (kernel/events/uprobes.c, `handle_swbp`).
+pub const FLAG_BREAKPOINT: u16 = 2;
 
 /// Time between two stacks of threads that leave one CPU, where they leave it often, ns.
 pub const PACE_NS: u64 = 4_000_000;

@@ -4,7 +4,7 @@
 //! the kernel, the bytes of the user stack. Never: a panic, a copy.
 
 use dial9_bpf_abi::record::RecordKind;
-use dial9_bpf_abi::stack::{FLAG_NO_USER, KERNEL_FRAMES, Stack};
+use dial9_bpf_abi::stack::{FLAG_BREAKPOINT, FLAG_NO_USER, KERNEL_FRAMES, Stack};
 
 use super::{DecodeError, halves, header};
 use crate::stacks::{Moment, ThreadName};
@@ -33,6 +33,8 @@ pub struct CopiedStack<'a> {
 pub struct UserStack<'a> {
     /// Instruction pointer.
     pub ip: u64,
+    /// Whether a breakpoint is right before it.
+    pub is_behind_breakpoint: bool,
     /// Stack pointer: address of the first byte.
     pub sp: u64,
     /// Frame pointer.
@@ -80,6 +82,7 @@ impl<'a> CopiedStack<'a> {
         let (kernel, stack) = rest.split_at(kernel_bytes);
         let user = UserStack {
             ip: word(2),
+            is_behind_breakpoint: header.flags & FLAG_BREAKPOINT != 0,
             sp: word(3),
             bp: word(4),
             bytes: stack,
@@ -135,6 +138,7 @@ mod tests {
         assert_eq!(stack.kernel().collect::<Vec<_>>(), [u64::MAX, 5]);
         let user = UserStack {
             ip: 0x40_1000,
+            is_behind_breakpoint: false,
             sp: 0x7ffe_0000,
             bp: 0x7ffe_0010,
             bytes: &[1, 2, 3],
@@ -152,6 +156,16 @@ mod tests {
             }
             let _ = CopiedStack::decode(&whole);
         }
+    }
+
+    #[test]
+    fn flags_tell_of_what_is_before_the_instruction_and_of_no_user_code() {
+        let mut bytes = entry(RecordKind::CPU_SAMPLE, &[], &[]);
+        bytes[2..4].copy_from_slice(&FLAG_BREAKPOINT.to_ne_bytes());
+        let user = CopiedStack::decode(&bytes).unwrap().user;
+        assert!(user.unwrap().is_behind_breakpoint);
+        bytes[2..4].copy_from_slice(&FLAG_NO_USER.to_ne_bytes());
+        assert_eq!(CopiedStack::decode(&bytes).unwrap().user, None);
     }
 
     #[test]
