@@ -2,7 +2,7 @@
 //!
 //! In: what is mapped, looked at on a thread of its own. Out: its unwind tables, all of
 //! them, whenever they have changed. Never: more than [`MAX_BYTES`] of them; a look at the
-//! mappings while no code came or went, but one in [`FULL_LOOK`].
+//! mappings while no code came or went, as `looks` says.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,6 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use dial9_bpf_attach::{
@@ -21,10 +20,8 @@ use dial9_bpf_attach::{
 };
 use dial9_bpf_unwind::{Mapping, Module};
 
-/// Time between two looks at how much code the target has.
-const LOOK: Duration = Duration::from_millis(250);
-/// Time between two looks at what code it has, where that much did not change.
-const FULL_LOOK: Duration = Duration::from_secs(10);
+use crate::looks::{LOOK, Looks};
+
 /// Most bytes of unwind tables.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -43,13 +40,15 @@ impl Watch {
     /// # Errors
     /// The system's, when it has no thread left.
     pub(crate) fn start(pid: u32) -> io::Result<(Vec<Arc<Module>>, Self)> {
+        let mut looks = Looks::begin(pid);
         let mut code = Code::of(pid);
         let modules = code.look().unwrap_or_default();
         let (tell, news) = mpsc::channel();
         let (stop, stopped) = mpsc::channel();
         let run = move || {
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if let Some(modules) = code.look()
+                if looks.is_due()
+                    && let Some(modules) = code.look()
                     && tell.send(modules).is_err()
                 {
                     return;
@@ -87,8 +86,6 @@ type Place = (FileKey, u64);
 /// What is known of the target's code.
 struct Code {
     pid: u32,
-    library_kib: Option<u64>,
-    looked: Option<Instant>,
     /// Files that have tables, and those that have not.
     known: HashMap<Place, Vec<Arc<Module>>>,
     vdso: Vec<Arc<Module>>,
@@ -98,8 +95,6 @@ impl Code {
     fn of(pid: u32) -> Self {
         Self {
             pid,
-            library_kib: None,
-            looked: None,
             known: HashMap::new(),
             vdso: vdso(pid),
         }
@@ -107,13 +102,6 @@ impl Code {
 
     /// All modules, if they have changed.
     fn look(&mut self) -> Option<Vec<Arc<Module>>> {
-        let library_kib = mapped::library_kib(self.pid);
-        let is_fresh = |looked: Instant| looked.elapsed() < FULL_LOOK;
-        if library_kib == self.library_kib && self.looked.is_some_and(is_fresh) {
-            return None;
-        }
-        self.library_kib = library_kib;
-        self.looked = Some(Instant::now());
         // Of a process that is gone the recording thread hears by itself.
         let files = Mapped::all(self.pid).ok()?;
         let place = |file: &Mapped| (file.key().clone(), file.start());

@@ -3,7 +3,7 @@
 //! In: what the target has mapped, looked at on a thread of its own. Out: links to
 //! objects that came, on that thread; lines that tell of them. Never: a scan or an
 //! attachment on the recording thread; a look at the target's mappings while no code
-//! came or went, but one in [`FULL_LOOK`].
+//! came or went, as `looks` says.
 //!
 //! The recording thread is asked before an object is attached to: it has to know the
 //! object's task types before the first record of it.
@@ -19,20 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{Attached, LateLinks, Links, Object, Target, Tracer, mapped};
+use dial9_bpf_attach::{Attached, LateLinks, Links, Object, Target, Tracer};
 use dial9_bpf_trace::metadata;
 
 use crate::{
     identity,
+    looks::{LOOK, Looks},
     objects::{Change, Scanner, Unusable},
     recording::Recording,
     status::Cost,
 };
-
-/// Time between two looks at how much code the target has.
-const LOOK: Duration = Duration::from_millis(250);
-/// Time between two looks at what code it has, where that much did not change.
-const FULL_LOOK: Duration = Duration::from_secs(10);
 
 /// What the recording thread says.
 #[derive(Debug)]
@@ -92,8 +88,7 @@ impl Late {
             scanner,
             links,
             live: BTreeMap::new(),
-            library_kib: mapped::library_kib(target.pid()),
-            looked: Instant::now(),
+            looks: Looks::begin(target.pid()),
             tell,
         };
         let thread = thread::Builder::new()
@@ -246,8 +241,7 @@ struct Thread {
     links: LateLinks,
     /// By object.
     live: BTreeMap<u8, Vec<Links>>,
-    library_kib: Option<u64>,
-    looked: Instant,
+    looks: Looks,
     tell: Sender<News>,
 }
 
@@ -264,13 +258,9 @@ impl Thread {
     }
 
     fn look(&mut self) {
-        let library_kib = mapped::library_kib(self.target.pid());
-        let is_same = library_kib == self.library_kib && !self.scanner.is_pending();
-        if is_same && self.looked.elapsed() < FULL_LOOK {
+        if !self.looks.is_due() && !self.scanner.is_pending() {
             return;
         }
-        self.library_kib = library_kib;
-        self.looked = Instant::now();
         // Of a process that is gone the recording thread hears by itself.
         for change in self.scanner.changes(&self.target).unwrap_or_default() {
             let news = match change {

@@ -20,6 +20,7 @@ mod kernel_io;
 mod late;
 mod launch;
 mod listeners;
+mod looks;
 mod mappings;
 mod names;
 mod objects;

@@ -3,7 +3,7 @@
 //! In: what the target has mapped, looked at on a thread of its own. Out: its mappings,
 //! also those that are gone, each with its file open: it may be replaced or removed, and
 //! the target may exit, before names are wanted. Never: a look at the mappings while no
-//! code came or went, but one in [`FULL_LOOK`].
+//! code came or went, as `looks` says.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use dial9_bpf_attach::{
@@ -25,13 +25,11 @@ use dial9_bpf_symbolize::{CodeFile, Placed};
 use dial9_bpf_trace::{clock::monotonic_ns, mapping::Mapping};
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::looks::{LOOK, Looks};
+
 /// Time between the first two looks at how much code the target has: a program that has
 /// just begun loads its libraries now. It doubles up to [`LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// Time between two looks at how much code the target has.
-const LOOK: Duration = Duration::from_millis(250);
-/// Time between two looks at what code it has, where that much did not change.
-const FULL_LOOK: Duration = Duration::from_secs(10);
 /// Files that are kept open, at most.
 const MAX_FILES: usize = 512;
 /// Mappings that are remembered, at most; of more, those go first that are gone.
@@ -65,9 +63,8 @@ struct Watch {
     /// The file with the executable's symbols.
     debug_file: Option<File>,
     files: HashMap<FileKey, Option<Arc<CodeFile>>>,
-    library_kib: Option<u64>,
-    looked: Instant,
-    /// The same, `CLOCK_MONOTONIC` ns; 0 before the first time.
+    looks: Looks,
+    /// When it looked, `CLOCK_MONOTONIC` ns; 0 before the first time.
     looked_ns: u64,
 }
 
@@ -83,8 +80,7 @@ impl Mappings {
             known: Arc::clone(&known),
             debug_file,
             files: HashMap::new(),
-            library_kib: None,
-            looked: Instant::now(),
+            looks: Looks::begin(target.pid()),
             looked_ns: 0,
         };
         watch.look();
@@ -143,9 +139,7 @@ impl Watch {
         let mut wait = FIRST_LOOK;
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             wait = LOOK.min(wait * 2);
-            let library_kib = mapped::library_kib(self.target.pid());
-            if library_kib != self.library_kib || self.looked.elapsed() >= FULL_LOOK {
-                self.library_kib = library_kib;
+            if self.looks.is_due() {
                 self.look();
             }
         }
@@ -156,7 +150,6 @@ impl Watch {
     fn look(&mut self) {
         let now_ns = monotonic_ns();
         let since_ns = std::mem::replace(&mut self.looked_ns, now_ns);
-        self.looked = Instant::now();
         let files = Mapped::all(self.target.pid()).unwrap_or_default();
         if files.is_empty() || !self.target.is_same() {
             return;
