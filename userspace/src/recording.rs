@@ -56,7 +56,7 @@ pub(crate) struct Recording {
     lost: u64,
     /// Stacks that were left out to keep their bound.
     left_out: u64,
-    /// Runs of programs at tracepoints that the kernel left out.
+    /// Runs of programs that the kernel left out.
     missed_runs: u64,
     settled_ns: u64,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Recorded {
     pub(crate) lost: u64,
     /// Stacks that were left out to keep their bound.
     pub(crate) left_out: u64,
-    /// Runs of programs at tracepoints that the kernel left out.
+    /// Runs of programs that the kernel left out.
     pub(crate) missed_runs: u64,
     /// Why something is missing.
     pub(crate) failure: Option<anyhow::Error>,

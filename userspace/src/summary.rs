@@ -42,7 +42,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) unwritten: u64,
     /// Stacks that were left out to keep their bound.
     pub(crate) left_out: u64,
-    /// Runs of programs at tracepoints that the kernel left out.
+    /// Runs of programs that the kernel left out.
     pub(crate) missed_runs: u64,
     /// Records that came after later ones had been interpreted.
     pub(crate) late: u64,

@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl Tracer {
-    /// How often the kernel has not run a program at a tracepoint, by program, for those
-    /// where it has not; nothing is known of a tracer that was taken over.
+    /// How often the kernel has not run a program, by program or probe, for those where it
+    /// has not; nothing is known of a tracer that was taken over.
     ///
     /// It does not run a program that is being run on the same CPU, as where one may be
     /// preempted (`__bpf_trace_run` in `kernel/trace/bpf_trace.c`). What the program would
@@ -35,12 +35,16 @@ impl Tracer {
     /// # Errors
     /// Those of procfs.
     pub fn missed_runs(&self) -> io::Result<Vec<(&str, u64)>> {
+        let tracepoints = self.tracepoint_programs.iter();
+        let tracepoints = tracepoints.map(|(name, program)| (name.as_str(), program));
+        let probes = self.programs.iter();
+        let probes = probes.map(|(probe, program)| (probe.name(), program));
         let mut missed = Vec::new();
-        for (name, program) in &self.tracepoint_programs {
+        for (name, program) in tracepoints.chain(probes) {
             let path = format!("/proc/self/fdinfo/{}", program.as_raw_fd());
             let count = misses_of(&fs::read_to_string(path)?);
             if count > 0 {
-                missed.push((name.as_str(), count));
+                missed.push((name, count));
             }
         }
         Ok(missed)

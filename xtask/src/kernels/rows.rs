@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) absent: &'static [&'static str],
 }
 
-pub(super) const ROWS: [Row; 12] = [
+pub(super) const ROWS: [Row; 13] = [
     Row {
         what: "attach: polls, wakes, spawns, ends",
         tests: &[("truth", "of_tasks_with_different_layouts")],
@@ -36,6 +36,14 @@ pub(super) const ROWS: [Row; 12] = [
         what: "off the CPU, with wakers",
         tests: &[("sched", "the_scheduler_alone")],
         absent: &["off-cpu", "thread-wakes"],
+    },
+    Row {
+        what: "CPU profile, and stacks of waits in polls",
+        tests: &[(
+            "profile",
+            "shares_waits_and_whole_stacks_of_a_default_release_build",
+        )],
+        absent: &["cpu-profile", "off-cpu-stacks"],
     },
     Row {
         what: "accept queues",
