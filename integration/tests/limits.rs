@@ -53,7 +53,7 @@ fn too_few_descriptors_at_any_step() {
     require_root();
     let output = output_dir();
     let program = TestProgram::start("serve", Build::Plain);
-    let enough = (5..80).find(|descriptors| {
+    let enough = (5..120).find(|descriptors| {
         let outcome = Attach::to(program.pid(), output.path())
             .under(&["prlimit", &format!("--nofile={descriptors}")])
             .arg("--duration")
@@ -95,7 +95,7 @@ fn the_memory_that_is_used_is_said() {
         .arg("--duration")
         .arg("1ms")
         .outcome();
-    let used = format!(", {}.0 KiB of rings", 8 * cpus);
+    let used = format!(", {}.0 KiB of rings, 4.0 MiB for stacks", 8 * cpus);
     assert!(outcome.expect(0).stderr[0].ends_with(&used), "{outcome:#?}");
 }
 

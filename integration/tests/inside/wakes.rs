@@ -44,9 +44,12 @@ pub(crate) fn compare(inside: &Recording, outside: &Recording, tally: &mut Tally
         .filter(|wake| !inside.wrapped.contains(&wake.woken))
         .count();
     wakers(inside, &polls, &pairs, tally);
+    let mut taken_over = Vec::new();
     for wake in &pairs.outside {
-        if is_taken_over(wake, &pairs, polls_of(&polls, wake.woken)) {
+        let polls = polls_of(&polls, wake.woken);
+        if is_taken_over(wake, &pairs, polls) {
             tally.taken_over += 1;
+            taken_over.extend(last_begun(polls, wake.at).map(|index| (*wake, polls[index].start)));
         } else {
             tally.differ(|| format!("a wake without a twin: outside {wake:?}"));
         }
@@ -55,6 +58,8 @@ pub(crate) fn compare(inside: &Recording, outside: &Recording, tally: &mut Tally
         let task = call.wake.woken;
         if is_superfluous(call, pairs.twins_of(task), polls_of(&polls, task)) {
             tally.superfluous += 1;
+        } else if let Some(index) = taken_over.iter().position(|over| is_in_place(call, *over)) {
+            taken_over.swap_remove(index);
         } else {
             tally.differ(|| format!("a wake without a twin: inside {call:?}"));
         }
@@ -201,10 +206,17 @@ fn is_taken_over(wake: &Wake, pairs: &Pairs, polls: &[Poll]) -> bool {
     let mut calls = alone.chain(twins.map(|(call, twin)| (*call, twin.at)));
     poll.thread == wake.thread
         && wake.at <= poll.end
-        && calls.any(|(call, over)| {
-            call.woken == wake.woken
-                && call.thread != wake.thread
-                && call.at < wake.at
-                && poll.start < over
+        && calls.any(|(wake_of, over)| {
+            let call = Call {
+                wake: wake_of,
+                over,
+            };
+            is_in_place(&call, (*wake, poll.start))
         })
+}
+
+/// Whether a poll that began then may have made this wake in place of a call.
+fn is_in_place(call: &Call, (wake, poll_start): (Wake, u64)) -> bool {
+    let Call { wake: of, over } = call;
+    of.woken == wake.woken && of.thread != wake.thread && of.at < wake.at && poll_start < *over
 }

@@ -202,9 +202,7 @@ impl Metadata {
         for (fact, value) in machine {
             entries.put(fact, value);
         }
-        for (numbers, name) in devices {
-            entries.put(&format!("device.{numbers}"), name);
-        }
+        entries.put_devices(devices);
         entries.put("boot_id", boot_id);
         entries.put("dial9.dial9-bpf.version", version);
         entries.put_known(
@@ -317,6 +315,16 @@ impl Metadata {
 struct Entries(Vec<(String, String)>);
 
 impl Entries {
+    /// They are known where I/O is recorded.
+    fn put_devices(&mut self, devices: &BTreeMap<String, String>) {
+        for (numbers, name) in devices {
+            self.put(&format!("device.{numbers}"), name);
+        }
+        if !devices.is_empty() {
+            self.put("dial9-bpf.file_syncs", "of ext4 only");
+        }
+    }
+
     /// With dial9's keys.
     fn put_profile(&mut self, hz: u32) {
         self.put("cpu.profile.enabled", "true");
