@@ -3,7 +3,8 @@
 //! `cargo xtask bench --only sched` runs it, as root. Two threads of this process on one
 //! CPU wake each other in turns by a pair of pipes: each turn is two switches and two
 //! wakes. In every round every variant is attached once, in shuffled order: nothing,
-//! empty programs at the tracepoints, ours for another process, ours for this one.
+//! empty programs at the tracepoints, ours for another process, ours for this one; and these
+//! two once more with the profile, whose clock the kernel starts and stops at switches.
 //! Figures are medians over the rounds of what a variant added to a switch of the bare
 //! one of the same round.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
@@ -26,12 +27,14 @@ const TURNS: u32 = 20_000;
 const RING_BYTES: u64 = 32 << 20;
 /// CPU of both threads.
 const CPU: usize = 1;
-const VARIANTS: [Variant; 5] = [
+const VARIANTS: [Variant; 7] = [
     Variant::Bare,
     Variant::EmptySwitch,
     Variant::Empty,
     Variant::Untraced,
     Variant::Traced,
+    Variant::UntracedProfile,
+    Variant::TracedProfile,
 ];
 
 /// What is attached while the threads take turns.
@@ -46,6 +49,9 @@ enum Variant {
     Untraced,
     /// Ours, and they are.
     Traced,
+    /// The same two, with the profile of the target.
+    UntracedProfile,
+    TracedProfile,
 }
 
 fn main() {
@@ -69,7 +75,15 @@ fn main() {
         costs[0][round] = bare;
     }
     assert!(other.exit().success());
-    let [bare, switch, empty, untraced, traced] = costs.map(median);
+    let [
+        bare,
+        switch,
+        empty,
+        untraced,
+        traced,
+        untraced_profile,
+        traced_profile,
+    ] = costs.map(median);
     println!("\nbare: {bare:.0} ns a switch, with half of a turn's pipes\n");
     println!("added to a switch and its wake, ns, median of {rounds}\n");
     println!("empty program at switches           {switch:>6.0}");
@@ -79,6 +93,11 @@ fn main() {
         untraced / empty
     );
     println!("ours, of the target                 {traced:>6.0}   (limit 400)");
+    println!(
+        "with the profile, of another        {untraced_profile:>6.0}   {:.3} of empty",
+        untraced_profile / empty
+    );
+    println!("with the profile, of the target     {traced_profile:>6.0}");
 }
 
 /// ns a switch with a variant attached.
@@ -87,21 +106,23 @@ fn with(variant: Variant, other: u32) -> f64 {
         Variant::EmptySwitch => &["sched_switch"],
         Variant::Empty => &["sched_switch", "sched_waking"],
         Variant::Bare => &[],
-        Variant::Untraced => return with_ours(other),
-        Variant::Traced => return with_ours(process::id()),
+        Variant::Untraced => return with_ours(other, None),
+        Variant::Traced => return with_ours(process::id(), None),
+        Variant::UntracedProfile => return with_ours(other, Some(99)),
+        Variant::TracedProfile => return with_ours(process::id(), Some(99)),
     };
     let _links = TracepointBaseline::attach(names).expect("the kernel has BTF");
     switch_ns()
 }
 
-fn with_ours(pid: u32) -> f64 {
+fn with_ours(pid: u32, profile_hz: Option<u32>) -> f64 {
     let target = Target::open(pid).expect("it runs");
     let options = Options {
         ring_bytes: RING_BYTES,
         abilities: Abilities::probe(None).expect("the kernel can do it"),
         sched: true,
         net: false,
-        profile_hz: Some(99),
+        profile_hz,
         io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
