@@ -341,3 +341,36 @@ impl EventCounts {
         of_tasks + of_threads + samples + gap + target_end
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::EventCounts;
+
+    #[test]
+    fn every_event_is_in_the_total_once() {
+        let counts = EventCounts {
+            poll_start: 1 << 0,
+            poll_end: 1 << 1,
+            park: 1 << 2,
+            unpark: 1 << 3,
+            spawn: 1 << 4,
+            terminate: 1 << 5,
+            wake: 1 << 6,
+            blocking: 1 << 7,
+            block_on: 1 << 8,
+            gap: 1 << 9,
+            runtime_metrics: 1 << 10,
+            panic: 1 << 11,
+            off_cpu: 1 << 12,
+            cpu_sample: 1 << 13,
+            off_cpu_sample: 1 << 14,
+            accept_queue: 1 << 15,
+            usage: 1 << 16,
+            block_io: 1 << 17,
+            synced: 1 << 18,
+            kernel_io: 1 << 19,
+            target_end: 1 << 20,
+        };
+        assert_eq!(counts.total(), (1 << 21) - 1);
+    }
+}
