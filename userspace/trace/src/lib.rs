@@ -18,6 +18,7 @@ pub mod decode;
 pub mod dump;
 pub mod encode;
 pub mod event;
+mod fields;
 #[cfg(test)]
 mod fixtures;
 pub mod interpret;

@@ -16,6 +16,7 @@ use flate2::bufread::GzDecoder;
 use rustix::fs::OFlags;
 
 use crate::check::{CheckError, GZIP_MAGIC, WINDOW_BYTES, whole_batches};
+use crate::fields::{field, number, text};
 use crate::segment::open_regular;
 
 /// Kinds of records whose loss makes the I/O incomplete.
@@ -121,7 +122,7 @@ impl StoredFile {
         match event.name {
             "BlockIoEvent" => self.take_io(event),
             "FileSyncEvent" => {
-                let name = text(event, "name").to_owned();
+                let name = text(event, "name").unwrap_or_default().to_owned();
                 self.syncs.push((name, number(event, "duration_ns")));
             }
             "KernelIoEvent" => {
@@ -136,7 +137,7 @@ impl StoredFile {
                 self.kernel = names.map(|name| (name, number(event, name))).into();
             }
             "LossEvent" => {
-                let kind = text(event, "kind");
+                let kind = text(event, "kind").unwrap_or_default();
                 if KINDS.iter().any(|of| of.name() == Some(kind)) {
                     self.lost += number(event, "lost");
                 }
@@ -154,9 +155,9 @@ impl StoredFile {
     }
 
     fn take_io(&mut self, event: &RawEvent<'_, '_>) {
-        let name = text(event, "name");
+        let name = text(event, "name").unwrap_or_default();
         let of = (
-            text(event, "device"),
+            text(event, "device").unwrap_or_default(),
             name.strip_prefix("I/O: ").unwrap_or(name),
         );
         let known = self
@@ -177,28 +178,5 @@ impl StoredFile {
             is_metadata: is_set("metadata"),
             has_failed: number(event, "error") > 0,
         });
-    }
-}
-
-fn field<'e, 'a>(event: &'e RawEvent<'a, '_>, name: &str) -> Option<&'e FieldValueRef<'a>> {
-    let at = event
-        .schema
-        .fields()
-        .iter()
-        .position(|field| field.name() == name)?;
-    event.fields.get(at)
-}
-
-fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
-    match field(event, name) {
-        Some(FieldValueRef::Varint(value)) => *value,
-        _ => 0,
-    }
-}
-
-fn text<'f>(event: &RawEvent<'_, 'f>, name: &str) -> &'f str {
-    match field(event, name) {
-        Some(FieldValueRef::PooledString(id)) => event.string_pool.get(*id).unwrap_or_default(),
-        _ => "",
     }
 }

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dial9_trace_format::decoder::RawEvent;
-use dial9_trace_format::types::FieldValueRef;
 
 use super::{Report, Stage};
+use crate::fields::{number, text};
 
 /// Most that a task may seem to end before its spawn, ns.
 const MAX_INVERSION_NS: u64 = 1_000_000;
@@ -208,29 +208,5 @@ impl Rules {
 
     fn breach(&mut self, rule: &'static str, describe: impl FnOnce() -> String) {
         self.broken.entry(rule).or_insert_with(|| (0, describe())).0 += 1;
-    }
-}
-
-fn field<'e, 'a>(event: &'e RawEvent<'a, '_>, name: &str) -> Option<&'e FieldValueRef<'a>> {
-    let at = event
-        .schema
-        .fields()
-        .iter()
-        .position(|field| field.name() == name)?;
-    event.fields.get(at)
-}
-
-/// A number field; 0 where it is absent, which the rules then report.
-fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
-    match field(event, name) {
-        Some(FieldValueRef::Varint(value)) => *value,
-        _ => 0,
-    }
-}
-
-fn text<'f>(event: &RawEvent<'_, 'f>, name: &str) -> Option<&'f str> {
-    match field(event, name)? {
-        FieldValueRef::PooledString(id) => event.string_pool.get(*id),
-        _ => None,
     }
 }

@@ -1,0 +1,35 @@
+//! Fields of events that were written, by name.
+//!
+//! In: a decoded event. Out: a value of its. Never: a panic over an event that lacks it.
+
+use dial9_trace_format::decoder::RawEvent;
+use dial9_trace_format::types::FieldValueRef;
+
+/// The field of that name, where the event has it.
+pub(crate) fn field<'e, 'a>(
+    event: &'e RawEvent<'a, '_>,
+    name: &str,
+) -> Option<&'e FieldValueRef<'a>> {
+    let at = event
+        .schema
+        .fields()
+        .iter()
+        .position(|field| field.name() == name)?;
+    event.fields.get(at)
+}
+
+/// A number; 0 where it is absent.
+pub(crate) fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
+    match field(event, name) {
+        Some(FieldValueRef::Varint(value)) => *value,
+        _ => 0,
+    }
+}
+
+/// A text of the batch's pool; nothing where it is absent.
+pub(crate) fn text<'f>(event: &RawEvent<'_, 'f>, name: &str) -> Option<&'f str> {
+    match field(event, name)? {
+        FieldValueRef::PooledString(id) => event.string_pool.get(*id),
+        _ => None,
+    }
+}
