@@ -25,6 +25,7 @@ use crate::{
     away::KERNEL_THREAD,
     bio::{Bio, first_of, has_queue},
     emit::Hit,
+    filter::traced,
     maps::{IN_FLIGHT, KERNEL_IO, sched_tgid, target, task_flags_offset},
 };
 
@@ -44,11 +45,9 @@ pub fn block_bio_queue(ctx: BtfTracePointContext) -> i32 {
     }
     let bio = Bio(subject(&ctx));
     forget(bio);
-    let pid_tgid = bpf_get_current_pid_tgid();
-    if (pid_tgid >> 32) as u32 == sched_tgid() {
-        begin(bio, pid_tgid as u32);
-    } else {
-        count_kernel(bio);
+    match traced(RecordKind::IO_BEGIN) {
+        Some(hit) => begin(bio, &hit),
+        None => count_kernel(bio),
     }
     0
 }
@@ -139,16 +138,15 @@ fn subject(ctx: &BtfTracePointContext) -> *const u8 {
 #[inline(always)]
 fn forget(bio: Bio) {
     if IN_FLIGHT.remove(bio.address()).is_ok() {
-        hit(RecordKind::IO_END, 0).lose(LossCause::Unseen);
+        ending().lose(LossCause::Unseen);
     }
 }
 
 #[inline(always)]
-fn begin(bio: Bio, tid: u32) {
+fn begin(bio: Bio, hit: &Hit) {
     // SAFETY: the helper has no precondition.
     let begin_ns = unsafe { bpf_ktime_get_ns() };
-    let hit = hit(RecordKind::IO_BEGIN, tid);
-    let io = bio.begun(tid, begin_ns);
+    let io = bio.begun(hit.tid, begin_ns);
     let kept = IN_FLIGHT.insert(bio.address(), io, u64::from(BPF_NOEXIST));
     if kept.is_err() {
         return hit.lose(LossCause::TableFull);
@@ -173,7 +171,7 @@ fn end(bio: Bio, status: u32) {
 #[inline(always)]
 fn tell(bio: Bio, io: &InFlight, status: u32) {
     let flags = if io.is_merged == 1 { FLAG_MERGED } else { 0 };
-    hit(RecordKind::IO_END, 0).emit::<IoEnd>(flags, |record| {
+    ending().emit::<IoEnd>(flags, |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
             (&raw mut (*record).bio).write(bio.address());
@@ -242,9 +240,13 @@ fn in_flight(bio: Bio) -> Option<&'static mut InFlight> {
         .map(|io| unsafe { &mut *io })
 }
 
+/// The end of an I/O, which is no thread's.
 #[inline(always)]
-fn hit(kind: RecordKind, tid: u32) -> Hit {
-    // SAFETY: the helper has no precondition. Programs do not migrate.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
-    Hit { kind, cpu, tid }
+fn ending() -> Hit {
+    Hit {
+        kind: RecordKind::IO_END,
+        // SAFETY: the helper has no precondition. Programs do not migrate.
+        cpu: unsafe { bpf_get_smp_processor_id() },
+        tid: 0,
+    }
 }

@@ -1,22 +1,13 @@
 //! How long the target's threads wait until a file is on its disk.
 
-use aya_ebpf::{
-    helpers::{bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns},
-    macros::raw_tracepoint,
-    programs::RawTracePointContext,
-};
+use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::raw_tracepoint, programs::RawTracePointContext};
 use dial9_bpf_abi::{
     block_io::Syncing,
-    limits::NO_TARGET,
     loss::LossCause,
     record::{FLAG_DATA_ONLY, RecordKind, Sync},
 };
 
-use crate::{
-    bio::inode,
-    emit::Hit,
-    maps::{SYNCING, sched_tgid, target},
-};
+use crate::{bio::inode, filter::traced, maps::SYNCING};
 
 /// Anybody begins to sync a file of ext4: by `fsync`, `fdatasync`, `msync`, io_uring, or
 /// a write to a file that is open with `O_SYNC` or `O_DSYNC`.
@@ -25,7 +16,9 @@ use crate::{
 /// (fs/ext4/fsync.c) · Emits: nothing
 #[raw_tracepoint(tracepoint = "ext4_sync_file_enter")]
 pub fn ext4_sync_file_enter(ctx: RawTracePointContext) -> i32 {
-    let Some(hit) = targets() else { return 0 };
+    let Some(hit) = traced(RecordKind::SYNC) else {
+        return 0;
+    };
     let data_only: i32 = ctx.arg(1);
     let syncing = Syncing {
         // SAFETY: the helper has no precondition.
@@ -44,7 +37,9 @@ pub fn ext4_sync_file_enter(ctx: RawTracePointContext) -> i32 {
 /// [`Sync`], 40 bytes
 #[raw_tracepoint(tracepoint = "ext4_sync_file_exit")]
 pub fn ext4_sync_file_exit(ctx: RawTracePointContext) -> i32 {
-    let Some(hit) = targets() else { return 0 };
+    let Some(hit) = traced(RecordKind::SYNC) else {
+        return 0;
+    };
     // SAFETY: copied at once, and only this thread writes it.
     let Some(&syncing) = (unsafe { SYNCING.get(hit.tid) }) else {
         return 0;
@@ -68,20 +63,4 @@ pub fn ext4_sync_file_exit(ctx: RawTracePointContext) -> i32 {
         }
     });
     0
-}
-
-/// The hit, if a thread of the target is current.
-#[inline(always)]
-fn targets() -> Option<Hit> {
-    let pid_tgid = bpf_get_current_pid_tgid();
-    if target() == NO_TARGET || (pid_tgid >> 32) as u32 != sched_tgid() {
-        return None;
-    }
-    // SAFETY: the helper has no precondition. Programs do not migrate.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
-    Some(Hit {
-        kind: RecordKind::SYNC,
-        cpu,
-        tid: pid_tgid as u32,
-    })
 }
