@@ -9,9 +9,8 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+        mpsc::{self, Receiver},
     },
-    thread::{self, JoinHandle},
 };
 
 use dial9_bpf_attach::{
@@ -20,7 +19,7 @@ use dial9_bpf_attach::{
 };
 use dial9_bpf_unwind::{Mapping, Module};
 
-use crate::looks::{LOOK, Looks};
+use crate::looks::{LOOK, Looking, Looks};
 
 /// Most bytes of unwind tables.
 const MAX_BYTES: u64 = 256 << 20;
@@ -29,9 +28,8 @@ const MAX_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Watch {
     news: Receiver<Vec<Arc<Module>>>,
-    /// Dropped, it ends the thread.
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends with this.
+    _looking: Looking,
 }
 
 impl Watch {
@@ -40,26 +38,14 @@ impl Watch {
     /// # Errors
     /// The system's, when it has no thread left.
     pub(crate) fn start(pid: u32) -> io::Result<(Vec<Arc<Module>>, Self)> {
-        let mut looks = Looks::begin(pid);
+        let looks = Looks::begin(pid);
         let mut code = Code::of(pid);
         let modules = code.look().unwrap_or_default();
         let (tell, news) = mpsc::channel();
-        let (stop, stopped) = mpsc::channel();
-        let run = move || {
-            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if looks.is_due()
-                    && let Some(modules) = code.look()
-                    && tell.send(modules).is_err()
-                {
-                    return;
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("dial9-code".to_owned());
+        let look = move || code.look().is_none_or(|modules| tell.send(modules).is_ok());
         let watch = Self {
             news,
-            stop: Some(stop),
-            thread: Some(thread.spawn(run)?),
+            _looking: Looking::start("dial9-code", looks, LOOK, look)?,
         };
         Ok((modules, watch))
     }
@@ -67,16 +53,6 @@ impl Watch {
     /// All that is mapped, if that has changed.
     pub(crate) fn hear(&self) -> Option<Vec<Arc<Module>>> {
         self.news.try_iter().last()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // It has no result.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -1,9 +1,15 @@
 //! When to look at what code the target has mapped.
 //!
 //! In: how much code it has, which takes no lock of its memory to read. Out: whether it may
-//! have other code than before. Never: a look at the mappings, which takes one.
+//! have other code than before, or a thread that looks then. Never: a look at the mappings of
+//! its own, which takes one.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
 
 use dial9_bpf_attach::mapped;
 
@@ -42,6 +48,53 @@ impl Looks {
             looked: Instant::now(),
         };
         true
+    }
+}
+
+/// A thread that looks whenever it is due; dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Looking {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Looking {
+    /// Looks for the first time after `first`; the time between two doubles up to [`LOOK`].
+    /// The thread ends where `look` says that nobody wants more.
+    ///
+    /// # Errors
+    /// The system's, when it has no thread left.
+    pub(crate) fn start(
+        name: &str,
+        mut looks: Looks,
+        first: Duration,
+        mut look: impl FnMut() -> bool + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let run = move || {
+            let mut wait = first;
+            while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                wait = LOOK.min(wait * 2);
+                if looks.is_due() && !look() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(name.to_owned());
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread.spawn(run)?),
+        })
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // It has no result.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -9,11 +9,7 @@ use std::{
     collections::HashMap,
     fs::File,
     io::{self, Write as _},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,10 +21,10 @@ use dial9_bpf_symbolize::{CodeFile, Placed};
 use dial9_bpf_trace::{clock::monotonic_ns, mapping::Mapping};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::looks::{LOOK, Looks};
+use crate::looks::{Looking, Looks};
 
 /// Time between the first two looks at how much code the target has: a program that has
-/// just begun loads its libraries now. It doubles up to [`LOOK`].
+/// just begun loads its libraries now. It doubles, as `looks` says.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// Files that are kept open, at most.
 const MAX_FILES: usize = 512;
@@ -40,8 +36,8 @@ const MAX_MAPPINGS: usize = 4096;
 pub(crate) struct Mappings {
     known: Arc<Known>,
     told: u64,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends with this.
+    _looking: Looking,
 }
 
 /// What is known of where the target has code.
@@ -63,7 +59,6 @@ struct Watch {
     /// The file with the executable's symbols.
     debug_file: Option<File>,
     files: HashMap<FileKey, Option<Arc<CodeFile>>>,
-    looks: Looks,
     /// When it looked, `CLOCK_MONOTONIC` ns; 0 before the first time.
     looked_ns: u64,
 }
@@ -74,26 +69,25 @@ impl Mappings {
     /// # Errors
     /// The system's, when it has no thread left.
     pub(crate) fn start(target: &Arc<Target>, debug_file: Option<File>) -> io::Result<Self> {
+        let looks = Looks::begin(target.pid());
         let known = Arc::new(Known::default());
         let mut watch = Watch {
             target: Arc::clone(target),
             known: Arc::clone(&known),
             debug_file,
             files: HashMap::new(),
-            looks: Looks::begin(target.pid()),
             looked_ns: 0,
         };
         watch.look();
         watch.add_vdso();
-        let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("dial9-mappings".to_owned())
-            .spawn(move || watch.run(&stopped))?;
+        let look = move || {
+            watch.look();
+            true
+        };
         Ok(Self {
             known,
             told: 0,
-            stop: Some(stop),
-            thread: Some(thread),
+            _looking: Looking::start("dial9-mappings", looks, FIRST_LOOK, look)?,
         })
     }
 
@@ -113,16 +107,6 @@ impl Mappings {
     }
 }
 
-impl Drop for Mappings {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // It has no result.
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Known {
     /// Every mapping with its file.
     pub(crate) fn placed(&self) -> Vec<Placed> {
@@ -135,16 +119,6 @@ impl Known {
 }
 
 impl Watch {
-    fn run(mut self, stopped: &Receiver<()>) {
-        let mut wait = FIRST_LOOK;
-        while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-            wait = LOOK.min(wait * 2);
-            if self.looks.is_due() {
-                self.look();
-            }
-        }
-    }
-
     /// Takes note of what came and what is gone. Of a process that ends, what was known
     /// stays as it was.
     fn look(&mut self) {
