@@ -280,4 +280,9 @@ fn a_report_of_what_was_not_recorded() {
     assert!(said.contains("recorded without the signal io"), "{said}");
     let report = Attach::command(&["report", "io", "/dev/null"]).outcome();
     report.expect(1);
+    // A trace by its first bytes; what it was recorded with, nobody knows.
+    let garbage = dir.path().join("garbage.bin");
+    fs::write(&garbage, b"TRC\0garbage").expect("there is room");
+    let report = Attach::command(&["report", "io"]).arg(&garbage).outcome();
+    report.expect_failure(1, &["before anything says what was recorded"]);
 }

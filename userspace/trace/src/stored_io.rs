@@ -62,16 +62,27 @@ impl StoredFile {
     /// Reads a file to its end, or to what does not decode.
     ///
     /// # Errors
-    /// [`CheckError`] when the file cannot be read or is no trace.
+    /// [`CheckError`] when the file cannot be read, is no trace, or has no metadata up to
+    /// where it decodes: then nothing says what was recorded.
     pub fn read(path: &Path) -> Result<Self, CheckError> {
         let mut found = Self::default();
         open_regular(path, OFlags::RDONLY)
             .and_then(|file| found.file(file))
+            .and_then(|()| found.is_told())
             .map_err(|source| CheckError {
                 path: path.to_owned(),
                 source,
             })?;
         Ok(found)
+    }
+
+    fn is_told(&self) -> io::Result<()> {
+        if !self.metadata.is_empty() {
+            return Ok(());
+        }
+        let torn = self.torn.as_deref().unwrap_or("it ends");
+        let why = format!("{torn} before anything says what was recorded");
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     fn file(&mut self, file: File) -> io::Result<()> {
