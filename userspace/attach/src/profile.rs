@@ -27,6 +27,7 @@ use crate::{
     ring::Ring,
     rings::{Drained, os_error},
     sys::{self, Hook},
+    tracer::map_unreadable,
 };
 
 /// What is absent where the kernel refuses the clock.
@@ -249,12 +250,10 @@ impl Tracer {
     /// # Errors
     /// [`AttachError::Kernel`] when the counters cannot be read.
     pub fn stacks_left_out(&self) -> Result<u64, AttachError> {
-        let unreadable =
-            |error: &(dyn std::error::Error + 'static)| refused("read a BPF map", os_error(error));
         let paces: PerCpuArray<&MapData, PaceBytes> = (self.maps.get("PACE")?)
             .try_into()
-            .map_err(|error| unreadable(&error))?;
-        let paces = paces.get(&0, 0).map_err(|error| unreadable(&error))?;
+            .map_err(|error| map_unreadable(&error))?;
+        let paces = paces.get(&0, 0).map_err(|error| map_unreadable(&error))?;
         Ok(paces.iter().map(|PaceBytes(pace)| pace.left_out).sum())
     }
 }
