@@ -4,7 +4,7 @@
 //! that is told twice or not at all: only a segment that is closed takes its
 //! counters along.
 
-use crate::stats::StackCounts;
+use crate::loss::Loss;
 
 use super::{Anchor, Boundary, ClosedSegment, Ending, Line};
 
@@ -30,18 +30,8 @@ impl Line {
         let Some((since_ns, _)) = self.output.outage() else {
             return;
         };
-        self.output
-            .note_untold(self.interpreter.stats().untold_absences);
         let losses = self.ledger.losses();
-        let ending = Ending {
-            runtimes: self.interpreter.runtimes(),
-            threads: self.interpreter.worker_threads(),
-            losses: &losses,
-            undecoded: self.undecoded.1,
-            stacks: self.stacks(),
-            is_complete: false,
-            anchor: now.at(since_ns),
-        };
+        let ending = self.ending(&losses, false, now.at(since_ns));
         let started = now.at(self.released_ns);
         let mut is_closed = false;
         let is_over = self
@@ -71,19 +61,9 @@ impl Line {
         is_complete: bool,
         sealed: &mut impl FnMut(ClosedSegment),
     ) {
-        self.output
-            .note_untold(self.interpreter.stats().untold_absences);
         let losses = self.ledger.losses();
-        let closed = self.output.close(&Ending {
-            runtimes: self.interpreter.runtimes(),
-            threads: self.interpreter.worker_threads(),
-            losses: &losses,
-            undecoded: self.undecoded.1,
-            stacks: self.stacks(),
-            is_complete,
-            anchor,
-        });
-        if let Some(closed) = closed {
+        let ending = self.ending(&losses, is_complete, anchor);
+        if let Some(closed) = self.output.close(&ending) {
             self.begin_counters();
             sealed(closed);
         }
@@ -96,9 +76,19 @@ impl Line {
         self.stacks_told = self.stats().stacks;
     }
 
-    /// What became of stacks in this segment.
-    fn stacks(&self) -> StackCounts {
-        self.stats().stacks.since(&self.stacks_told)
+    /// What is known of a segment that ends now.
+    fn ending<'a>(&mut self, losses: &'a [Loss], is_complete: bool, anchor: Anchor) -> Ending<'a> {
+        let stats = *self.stats();
+        self.output.note_untold(stats.untold_absences);
+        Ending {
+            runtimes: self.interpreter.runtimes(),
+            threads: self.interpreter.worker_threads(),
+            losses,
+            undecoded: self.undecoded.1,
+            stacks: stats.stacks.since(&self.stacks_told),
+            is_complete,
+            anchor,
+        }
     }
 
     pub(super) fn begin_epoch(&mut self) {
