@@ -54,16 +54,16 @@ impl Io {
         } = file;
         self.files += 1;
         let of = |key: &str| metadata.get(key).map_or("", String::as_str);
-        if of("dial9-bpf.signals").split(',').any(|of| of == "io") {
-            self.recorded += 1;
-        } else {
+        let is_wanted = of("dial9-bpf.signals").split(',').any(|of| of == "io");
+        let is_refused = metadata.contains_key("dial9-bpf.absent.block-io");
+        self.recorded += usize::from(is_wanted && !is_refused);
+        if !is_wanted {
             let note = "without block I/O: recorded without the signal io";
             self.notes.insert(format!("{path}: {note}"));
         }
         for name in ["block-io", "syncs"] {
             if let Some(reason) = metadata.get(&format!("dial9-bpf.absent.{name}")) {
                 self.notes.insert(format!("missing: {name}: {reason}"));
-                self.recorded -= usize::from(name == "block-io");
             }
         }
         if let Some(torn) = torn {
@@ -459,6 +459,10 @@ mod tests {
             io.render()
                 .contains("missing: block-io: the kernel has none")
         );
+        // No recorder writes this; somebody else may.
+        let mut io = Io::default();
+        io.add("neither.bin", file(&refused[1..], Vec::new()));
+        assert!(!io.is_recorded());
         let mut io = Io::default();
         io.add("c.bin", file(&refused[..1], Vec::new()));
         assert!(io.is_recorded());
