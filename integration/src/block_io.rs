@@ -169,6 +169,8 @@ pub struct FioRun {
     pub syncs: u64,
     /// How often each size was, by direction: 0 reads, 1 writes.
     pub sizes: [BTreeMap<u64, u64>; 2],
+    /// Each, where it logs them.
+    pub logged: Vec<Logged>,
     /// The segment.
     pub facts: Facts,
     /// What the recorder said.
@@ -182,11 +184,20 @@ impl FioRun {
     ///
     /// When fio or the recorder fails.
     pub fn record(dir: &Path, arguments: &[&str]) -> Self {
+        Self::record_signals(dir, "io", arguments)
+    }
+
+    /// The same, with other signals.
+    ///
+    /// # Panics
+    ///
+    /// When fio or the recorder fails.
+    pub fn record_signals(dir: &Path, signals: &str, arguments: &[&str]) -> Self {
         let report = dir.join("fio.json");
         let log = dir.join("fio");
         let traces = dir.join("traces");
         let mut attach =
-            Attach::command(&["run", "--rotate", "off", "--signals", "io", "--output"])
+            Attach::command(&["run", "--rotate", "off", "--signals", signals, "--output"])
                 .arg(&traces)
                 .arg("--")
                 .arg("fio");
@@ -205,7 +216,8 @@ impl FioRun {
         Self {
             told: ["read", "write"].map(|direction| told(&job[direction])),
             syncs: job["sync"]["total_ios"].as_u64().unwrap_or(0),
-            sizes: logged_sizes(&log),
+            sizes: sizes_of(&logged(&log)),
+            logged: logged(&log),
             facts: Facts::of_dir(&traces),
             outcome,
         }
@@ -231,19 +243,45 @@ fn told(of: &Value) -> Told {
     }
 }
 
-/// From the log of a run with one job: `TIME, LATENCY, DIRECTION, BYTES, …`, one line
-/// an I/O.
-fn logged_sizes(log: &Path) -> [BTreeMap<u64, u64>; 2] {
-    let mut sizes = <[BTreeMap<u64, u64>; 2]>::default();
+/// An I/O as fio logs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// From its submission until fio has it back, ns.
+    pub latency_ns: u64,
+    /// 0 for a read, 1 for a write.
+    pub direction: usize,
+    /// How much.
+    pub bytes: u64,
+    /// Where in the file, bytes.
+    pub offset: u64,
+}
+
+/// From the log of a run with one job: `TIME, LATENCY, DIRECTION, BYTES, OFFSET, …`, one
+/// line an I/O.
+fn logged(log: &Path) -> Vec<Logged> {
     let text = fs::read_to_string(format!("{}_clat.1.log", log.display())).unwrap_or_default();
-    for line in text.lines() {
+    let line = |line: &str| {
         let fields: Vec<u64> = line
             .split(',')
             .filter_map(|of| of.trim().parse().ok())
             .collect();
-        if let [_, _, direction @ (0 | 1), bytes, ..] = fields[..] {
-            *sizes[usize::from(direction == 1)].entry(bytes).or_default() += 1;
-        }
+        let [_, latency_ns, direction @ (0 | 1), bytes, offset, ..] = fields[..] else {
+            return None;
+        };
+        Some(Logged {
+            latency_ns,
+            direction: usize::from(direction == 1),
+            bytes,
+            offset,
+        })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn sizes_of(logged: &[Logged]) -> [BTreeMap<u64, u64>; 2] {
+    let mut sizes = <[BTreeMap<u64, u64>; 2]>::default();
+    for of in logged {
+        *sizes[of.direction].entry(of.bytes).or_default() += 1;
     }
     sizes
 }

@@ -12,9 +12,9 @@ use std::{
 
 use dial9_bpf_integration::{
     Attach, Outcome,
-    block_io::{DiskFile, FioRun, IoFacts, run},
+    block_io::{DiskFile, FioRun, IoFacts, Logged, run},
     output_dir, require_root,
-    segment::sealed_segments,
+    segment::{AwayFacts, sealed_segments},
 };
 
 /// Size of the files.
@@ -285,4 +285,126 @@ fn a_report_of_what_was_not_recorded() {
     fs::write(&garbage, b"TRC\0garbage").expect("there is room");
     let report = Attach::command(&["report", "io"]).arg(&garbage).outcome();
     report.expect_failure(1, &["before anything says what was recorded"]);
+}
+
+/// An I/O of a thread that was away when it was done, ns.
+struct Waited {
+    /// By the device.
+    device: u64,
+    /// Until the thread was on a CPU again.
+    resumed: u64,
+    /// By fio.
+    fio: u64,
+    /// Whether nothing else took the CPU from the thread right before or after.
+    is_undisturbed: bool,
+}
+
+/// How the thread was away when its I/O was done.
+fn away_at_end<'a>(run: &'a FioRun, io: &IoFacts) -> Option<&'a AwayFacts> {
+    let is_it = |away: &&AwayFacts| {
+        away.tid == io.tid && (away.times[0]..=away.times[1]).contains(&io.times[1])
+    };
+    run.facts.away.iter().find(is_it)
+}
+
+fn waited(file: &DiskFile, run: &FioRun) -> Vec<Waited> {
+    let mut ios = file.ios(&run.facts);
+    ios.sort_unstable_by_key(|io| io.times[0]);
+    let logged: BTreeMap<u64, &Logged> = run.logged.iter().map(|of| (of.offset, of)).collect();
+    let waited = |(at, io): (usize, &&IoFacts)| {
+        let away = away_at_end(run, io)?;
+        let logged = logged.get(&(io.place - file.place[0]))?;
+        let before = at.checked_sub(1).map_or(0, |before| ios[before].times[1]);
+        let after = ios.get(at + 1).map_or(u64::MAX, |io| io.times[0]);
+        let disturbs = |of: &AwayFacts| {
+            of.name.contains("preempted") && of.times[0] < after && of.times[1] > before
+        };
+        Some(Waited {
+            device: io.times[1] - io.times[0],
+            resumed: away.times[1] - io.times[0],
+            fio: logged.latency_ns,
+            is_undisturbed: !run.facts.away.iter().any(|of| disturbs(of)),
+        })
+    };
+    ios.iter().enumerate().filter_map(waited).collect()
+}
+
+/// Reads at random, one at a time, with the scheduler's signal.
+fn reads_waited_for(size: &str, file_bytes: u64) -> Vec<Waited> {
+    let dir = output_dir();
+    let file = DiskFile::new(dir.path().join("file"), file_bytes);
+    let mut arguments = [
+        "--name=job --thread --ioengine=psync --rw=randread --direct=1",
+        // The clock of the trace.
+        "--clocksource=clock_gettime",
+        &format!("--filename={} --bs={size}", file.path.display()),
+    ]
+    .join(" ");
+    for option in FioRun::logging(dir.path()) {
+        arguments = format!("{arguments} {option}");
+    }
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let run = FioRun::record_signals(dir.path(), "io,sched", &arguments);
+    let waited = waited(&file, &run);
+    assert!(waited.len() * 2 > run.logged.len(), "{}", waited.len());
+    let segment = &sealed_segments(&dir.path().join("traces"))[0];
+    let report = Attach::command(&["report", "io"]).arg(segment).outcome();
+    let reads = run.facts.ios.iter().filter(|io| io.name == NAMES[0]);
+    let count = reads.filter(|io| away_at_end(&run, io).is_some()).count();
+    assert_eq!(told_waits(&report.stdout), count as u64, "{report:#?}");
+    waited
+}
+
+/// For how many reads a thread waited, as a report has it.
+fn told_waits(report: &str) -> u64 {
+    let table = report.split_once("was on a CPU again");
+    let (_, table) = table.expect("it has the table");
+    let row = table.lines().find(|line| line.contains(" read "));
+    let count = row.and_then(|row| row.split_whitespace().nth(2));
+    let count = count.expect("there were reads").replace(',', "");
+    count.parse().expect("a number")
+}
+
+/// Median and 99 % of what is told of I/O without disturbance.
+fn quantiles(waited: &[Waited], of: fn(&Waited) -> u64) -> [u64; 2] {
+    let undisturbed = waited.iter().filter(|of| of.is_undisturbed);
+    let mut values: Vec<u64> = undisturbed.map(of).collect();
+    values.sort_unstable();
+    [50, 99].map(|percent| values[(values.len() - 1) * percent / 100])
+}
+
+/// A system call has the I/O in it and goes on when its thread runs again: what the trace
+/// has of it is never longer.
+#[test]
+fn a_thread_waits_no_longer_than_fio_says() {
+    require_root();
+    let waited = reads_waited_for("4k", FILE_BYTES);
+    for of in &waited {
+        let times = [of.device, of.resumed, of.fio];
+        assert!(times.is_sorted(), "{times:?}");
+    }
+    // That of the device is not all of it.
+    let [device, resumed, fio] = [
+        quantiles(&waited, |of| of.device),
+        quantiles(&waited, |of| of.resumed),
+        quantiles(&waited, |of| of.fio),
+    ];
+    println!("p50, p99: {device:?} {resumed:?} {fio:?} ns");
+    assert!((0..2).all(|at| device[at] < resumed[at] && resumed[at] < fio[at]));
+}
+
+/// Where the system call itself is a small part of it, the two are the same. Another
+/// program may have the CPU just in that part.
+#[test]
+fn a_thread_waits_as_long_as_fio_says() {
+    require_root();
+    let agree = || {
+        let waited = reads_waited_for("256k", 8 * FILE_BYTES);
+        let ours = quantiles(&waited, |of| of.resumed);
+        let fio = quantiles(&waited, |of| of.fio);
+        println!("p50, p99: {ours:?} {fio:?} ns");
+        let is_near = |(ours, fio): (u64, u64)| fio.abs_diff(ours) * 10 <= fio;
+        ours.into_iter().zip(fio).all(is_near)
+    };
+    assert!((0..3).any(|_| agree()));
 }

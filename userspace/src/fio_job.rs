@@ -233,6 +233,7 @@ mod tests {
     fn a_pace_is_where_the_device_rests() {
         let io = |times_ns| StoredIo {
             times_ns,
+            resumed_ns: None,
             operation: 0,
             sector: 0,
             bytes: 512,

@@ -1,7 +1,8 @@
 //! What segments say of block I/O, in tables.
 //!
-//! In: block I/O out of files. Out: counts, sizes, latencies, how much of it was
-//! sequential and how much at a time. Never: a figure of what was not recorded.
+//! In: block I/O out of files. Out: counts, sizes, latencies, how long threads waited for
+//! it, how much of it was sequential and how much at a time. Never: a figure of what was
+//! not recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,6 +20,10 @@ use crate::plan_report::{align_right, table, text, thousands};
 const MOST_NS: u64 = 3_600_000_000_000;
 /// Digits of a latency that are right.
 const DIGITS: u8 = 3;
+
+/// What the table of waits says.
+const WAITED: &str =
+    "until the thread that had submitted it was on a CPU again, where it was off it at the end";
 
 /// All block I/O of some files.
 #[derive(Debug, Default)]
@@ -38,6 +43,8 @@ pub(crate) struct Io {
     /// What there is to say of some files, once each.
     notes: BTreeSet<String>,
     recorded: usize,
+    /// Of these, files that tell when threads are off their CPUs.
+    tell_waits: usize,
 }
 
 impl Io {
@@ -54,14 +61,19 @@ impl Io {
         } = file;
         self.files += 1;
         let of = |key: &str| metadata.get(key).map_or("", String::as_str);
-        let is_wanted = of("dial9-bpf.signals").split(',').any(|of| of == "io");
-        let is_refused = metadata.contains_key("dial9-bpf.absent.block-io");
-        self.recorded += usize::from(is_wanted && !is_refused);
-        if !is_wanted {
+        let is_wanted = |signal| of("dial9-bpf.signals").split(',').any(|of| of == signal);
+        let is_absent = |name| metadata.contains_key(&format!("dial9-bpf.absent.{name}"));
+        let is_recorded = is_wanted("io") && !is_absent("block-io");
+        self.recorded += usize::from(is_recorded);
+        self.tell_waits += usize::from(is_recorded && is_wanted("sched") && !is_absent("off-cpu"));
+        if !is_wanted("io") {
             let note = "without block I/O: recorded without the signal io";
             self.notes.insert(format!("{path}: {note}"));
+        } else if !is_wanted("sched") {
+            let note = "without waits of threads for it: recorded without the signal sched";
+            self.notes.insert(format!("{path}: {note}"));
         }
-        for name in ["block-io", "syncs"] {
+        for name in ["block-io", "syncs", "off-cpu"] {
             if let Some(reason) = metadata.get(&format!("dial9-bpf.absent.{name}")) {
                 self.notes.insert(format!("missing: {name}: {reason}"));
             }
@@ -122,6 +134,9 @@ impl Io {
             out.push_str("the target had no block I/O\n");
         } else {
             section(&mut out, "block I/O", &self.operations());
+            if self.tell_waits > 0 {
+                section(&mut out, WAITED, &self.waits());
+            }
             section(&mut out, "latency", &self.latencies());
             section(&mut out, "sizes", &self.sizes());
             section(
@@ -171,6 +186,31 @@ impl Io {
                 count(|io| io.is_metadata),
                 count(|io| io.has_failed),
             ]);
+        }
+        align_right(&mut table, 2);
+        table
+    }
+
+    /// What was done while its thread ran is left out: when that looked is not told.
+    fn waits(&self) -> Table {
+        let header = ["device", "operation", "I/O", "p50", "p99", "max"];
+        let mut table = table(&[&header[..], &["p50 after the end", "p99"]].concat());
+        for ((device, operation), ios) in &self.groups {
+            let waited = ios.iter().filter_map(resumed_ns);
+            let whole = histogram(waited.clone().map(|[_, whole]| whole));
+            let after = histogram(waited.map(|[after, _]| after));
+            let quantiles = |of: &Histogram<u64>| [0.5, 0.99].map(|at| of.value_at_quantile(at));
+            let [p50, p99] = quantiles(&whole);
+            let [p50_after, p99_after] = quantiles(&after);
+            let mut row = vec![
+                self.name(device).to_owned(),
+                operation.clone(),
+                of_all(whole.len(), ios.len() as u64),
+            ];
+            if !whole.is_empty() {
+                row.extend([p50, p99, whole.max(), p50_after, p99_after].map(duration));
+            }
+            table.add_row(row);
         }
         align_right(&mut table, 2);
         table
@@ -293,11 +333,15 @@ fn section(out: &mut String, title: &str, table: &Table) {
 
 fn share(counts: &BTreeMap<u64, u64>, key: u64) -> String {
     let all: u64 = counts.values().sum();
-    counts.get(&key).map_or_else(String::new, |count| {
-        #[expect(clippy::cast_precision_loss, reason = "a share of counts")]
-        let percent = 100.0 * *count as f64 / all as f64;
-        format!("{} {percent:5.1} %", thousands(*count))
-    })
+    let count = counts.get(&key);
+    count.map_or_else(String::new, |count| of_all(*count, all))
+}
+
+/// A count, and which part of all it is.
+fn of_all(count: u64, all: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a share of counts")]
+    let percent = 100.0 * count as f64 / all as f64;
+    format!("{} {percent:5.1} %", thousands(count))
 }
 
 /// How often each size occurs.
@@ -353,6 +397,14 @@ fn latency_ns(io: &StoredIo) -> u64 {
     io.times_ns[1] - io.times_ns[0]
 }
 
+/// How long after its end its thread was on a CPU again, and how long after its
+/// submission, ns.
+fn resumed_ns(io: &StoredIo) -> Option<[u64; 2]> {
+    let [begin, end] = io.times_ns;
+    io.resumed_ns
+        .map(|of| [end, begin].map(|from| of.get().saturating_sub(from)))
+}
+
 /// The least power of two of microseconds, in ns, that is above a latency.
 fn bucket(ns: u64) -> u64 {
     (ns / 1_000 + 1).next_power_of_two() * 1_000
@@ -384,6 +436,7 @@ mod tests {
     fn io(times_ns: [u64; 2], sector: u64, bytes: u64) -> StoredIo {
         StoredIo {
             times_ns,
+            resumed_ns: None,
             operation: 0,
             sector,
             bytes,
@@ -467,5 +520,31 @@ mod tests {
         io.add("c.bin", file(&refused[..1], Vec::new()));
         assert!(io.is_recorded());
         assert!(io.render().contains("the target had no block I/O"));
+    }
+
+    #[test]
+    fn waits_are_of_who_waited_and_of_files_that_tell() {
+        let mut ios = vec![io([1_000, 2_000], 0, 512), io([3_000, 4_000], 0, 512)];
+        ios[1].resumed_ns = std::num::NonZeroU64::new(9_000);
+        let rendered = |signals, ios| {
+            let mut io = Io::default();
+            io.add("a.bin", file(&[("dial9-bpf.signals", signals)], ios));
+            io.render()
+        };
+        let report = rendered("sched,io", ios.clone());
+        let (_, table) = report.split_once(WAITED).expect("it has the table");
+        let row = table.lines().nth(2).expect("it has a row");
+        let row: Vec<&str> = row.split_whitespace().collect();
+        let row = row.join(" ");
+        assert_eq!(
+            row,
+            "254:0 read 1 50.0 % 6.0 µs 6.0 µs 6.0 µs 5.0 µs 5.0 µs"
+        );
+        let report = rendered("io", ios);
+        assert!(!report.contains(WAITED), "{report}");
+        assert!(
+            report.contains("recorded without the signal sched"),
+            "{report}"
+        );
     }
 }

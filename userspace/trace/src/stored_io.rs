@@ -1,12 +1,14 @@
 //! Block I/O out of segments.
 //!
-//! In: a sealed or active file. Out: each block I/O and sync in it, the counters of the
-//! kernel's threads, what was lost, and whether any was recorded at all. Never: a rule of
-//! `check`; memory beyond that of a window and of what is found.
+//! In: a sealed or active file. Out: each block I/O and sync in it, until when its thread
+//! waited for it, the counters of the kernel's threads, what was lost, and whether any was
+//! recorded at all. Never: a rule of `check`; memory beyond that of a window and of what is
+//! found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use dial9_bpf_abi::record::RecordKind;
@@ -27,6 +29,9 @@ const KINDS: [RecordKind; 3] = [RecordKind::IO_BEGIN, RecordKind::IO_END, Record
 pub struct StoredIo {
     /// When it was submitted and when it was done, `CLOCK_MONOTONIC`, ns.
     pub times_ns: [u64; 2],
+    /// When its thread was on a CPU again, ns; `None` where that thread ran when the I/O was
+    /// done, or where the file does not tell.
+    pub resumed_ns: Option<NonZeroU64>,
     /// Index into [`StoredFile::operations`].
     pub operation: u16,
     /// Where on the disk, in 512 bytes.
@@ -58,6 +63,14 @@ pub struct StoredFile {
     pub torn: Option<String>,
 }
 
+/// A file that is being read.
+#[derive(Debug, Default)]
+struct Reading {
+    found: StoredFile,
+    /// By thread: indices of what is done since it was last seen to be on a CPU again.
+    done: HashMap<u64, Vec<usize>>,
+}
+
 impl StoredFile {
     /// Reads a file to its end, or to what does not decode.
     ///
@@ -65,15 +78,15 @@ impl StoredFile {
     /// [`CheckError`] when the file cannot be read, is no trace, or has no metadata up to
     /// where it decodes: then nothing says what was recorded.
     pub fn read(path: &Path) -> Result<Self, CheckError> {
-        let mut found = Self::default();
+        let mut reading = Reading::default();
         open_regular(path, OFlags::RDONLY)
-            .and_then(|file| found.file(file))
-            .and_then(|()| found.is_told())
+            .and_then(|file| reading.file(file))
+            .and_then(|()| reading.found.is_told())
             .map_err(|source| CheckError {
                 path: path.to_owned(),
                 source,
             })?;
-        Ok(found)
+        Ok(reading.found)
     }
 
     fn is_told(&self) -> io::Result<()> {
@@ -84,7 +97,9 @@ impl StoredFile {
         let why = format!("{torn} before anything says what was recorded");
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
+}
 
+impl Reading {
     fn file(&mut self, file: File) -> io::Result<()> {
         let mut file = BufReader::new(file);
         if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
@@ -109,17 +124,17 @@ impl StoredFile {
                 return if is_first {
                     Err(io::Error::new(io::ErrorKind::InvalidData, "it is no trace"))
                 } else {
-                    self.torn = Some("no batch where one is expected".to_owned());
+                    self.found.torn = Some("no batch where one is expected".to_owned());
                     Ok(())
                 };
             };
             is_first = false;
             if let Err(error) = decoder.for_each_event(|event| self.take(&event)) {
-                self.torn = Some(error.message);
+                self.found.torn = Some(error.message);
                 return Ok(());
             }
             if let Err(error) = read {
-                self.torn = Some(error.to_string());
+                self.found.torn = Some(error.to_string());
                 return Ok(());
             }
             if is_end {
@@ -134,7 +149,7 @@ impl StoredFile {
             "BlockIoEvent" => self.take_io(event),
             "FileSyncEvent" => {
                 let name = text(event, "name").unwrap_or_default().to_owned();
-                self.syncs.push((name, number(event, "duration_ns")));
+                self.found.syncs.push((name, number(event, "duration_ns")));
             }
             "KernelIoEvent" => {
                 let names = [
@@ -145,12 +160,13 @@ impl StoredFile {
                     "others",
                     "other_bytes",
                 ];
-                self.kernel = names.map(|name| (name, number(event, name))).into();
+                self.found.kernel = names.map(|name| (name, number(event, name))).into();
             }
+            "OffCpuEvent" => self.take_absence(event),
             "LossEvent" => {
                 let kind = text(event, "kind").unwrap_or_default();
                 if KINDS.iter().any(|of| of.name() == Some(kind)) {
-                    self.lost += number(event, "lost");
+                    self.found.lost += number(event, "lost");
                 }
             }
             "SegmentMetadataEvent" => {
@@ -158,10 +174,22 @@ impl StoredFile {
                     let owned = entries
                         .iter()
                         .map(|(key, value)| (key.to_owned(), value.to_owned()));
-                    self.metadata.extend(owned);
+                    self.found.metadata.extend(owned);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What was done while the thread was away was done for it when it was back.
+    fn take_absence(&mut self, event: &RawEvent<'_, '_>) {
+        let back_ns = event.timestamp_ns;
+        let left_ns = back_ns.saturating_sub(number(event, "duration_ns"));
+        for index in self.done.remove(&number(event, "tid")).unwrap_or_default() {
+            let io = &mut self.found.ios[index];
+            if io.times_ns[1] >= left_ns {
+                io.resumed_ns = NonZeroU64::new(back_ns);
+            }
         }
     }
 
@@ -172,17 +200,26 @@ impl StoredFile {
             name.strip_prefix("I/O: ").unwrap_or(name),
         );
         let known = self
+            .found
             .operations
             .iter()
             .position(|(device, name)| (device.as_str(), name.as_str()) == of);
         let operation = known.unwrap_or_else(|| {
-            self.operations.push((of.0.to_owned(), of.1.to_owned()));
-            self.operations.len() - 1
+            self.found
+                .operations
+                .push((of.0.to_owned(), of.1.to_owned()));
+            self.found.operations.len() - 1
         });
         let end_ns = event.timestamp_ns;
+        let index = self.found.ios.len();
+        self.done
+            .entry(number(event, "tid"))
+            .or_default()
+            .push(index);
         let is_set = |name| field(event, name) == Some(&FieldValueRef::Bool(true));
-        self.ios.push(StoredIo {
+        self.found.ios.push(StoredIo {
             times_ns: [end_ns.saturating_sub(number(event, "duration_ns")), end_ns],
+            resumed_ns: None,
             operation: u16::try_from(operation).unwrap_or(u16::MAX),
             sector: number(event, "sector"),
             bytes: number(event, "bytes"),
