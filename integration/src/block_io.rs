@@ -286,6 +286,19 @@ fn sizes_of(logged: &[Logged]) -> [BTreeMap<u64, u64>; 2] {
     sizes
 }
 
+/// What the summary says of I/O whose end nobody has seen.
+///
+/// # Panics
+///
+/// When that is no number.
+pub fn not_done(outcome: &Outcome) -> u64 {
+    let mut lines = outcome.stderr.iter().map(|line| line.trim());
+    let count = lines.find_map(|line| line.strip_prefix("I/O not done"));
+    count.map_or(0, |count| {
+        count.trim().replace(',', "").parse().expect("a number")
+    })
+}
+
 /// Runs a command to its end; the value is what it said.
 ///
 /// # Panics

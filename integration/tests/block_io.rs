@@ -11,8 +11,8 @@ use std::{
 };
 
 use dial9_bpf_integration::{
-    Attach, Outcome,
-    block_io::{DiskFile, FioRun, IoFacts, Logged, run},
+    Attach,
+    block_io::{DiskFile, FioRun, IoFacts, Logged, not_done, run},
     output_dir, require_root,
     segment::{AwayFacts, sealed_segments},
 };
@@ -34,15 +34,6 @@ fn recorded(dir: &Path, options: &[&str]) -> (DiskFile, FioRun) {
     arguments.extend(options);
     let run = FioRun::record(dir, &arguments);
     (file, run)
-}
-
-/// What the summary says of I/O whose end nobody has seen.
-fn not_done(outcome: &Outcome) -> u64 {
-    let mut lines = outcome.stderr.iter().map(|line| line.trim());
-    let count = lines.find_map(|line| line.strip_prefix("I/O not done"));
-    count.map_or(0, |count| {
-        count.trim().replace(',', "").parse().expect("a number")
-    })
 }
 
 fn sizes(ios: &[&IoFacts], name: &str) -> BTreeMap<u64, u64> {
@@ -323,7 +314,7 @@ fn waited(file: &DiskFile, run: &FioRun) -> Vec<Waited> {
             device: io.times[1] - io.times[0],
             resumed: away.times[1] - io.times[0],
             fio: logged.latency_ns,
-            is_undisturbed: !run.facts.away.iter().any(|of| disturbs(of)),
+            is_undisturbed: !run.facts.away.iter().any(disturbs),
         })
     };
     ios.iter().enumerate().filter_map(waited).collect()

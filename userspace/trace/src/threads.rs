@@ -110,6 +110,13 @@ impl Thread {
             .map_or(0, |poll| poll.task_id)
     }
 
+    /// The same, or a closure's of the blocking pool.
+    pub(crate) fn innermost_or_closure(&self) -> u64 {
+        let is_run = |poll: &&OpenPoll| !matches!(poll.work, Work::WorkerLoop { .. });
+        let run = self.open.iter().rev().find(is_run);
+        run.map_or(0, |poll| poll.task_id)
+    }
+
     /// The worker that the thread is at this moment, if it is one.
     pub(crate) fn current_worker(&self) -> Option<u32> {
         self.workers.get(self.depth.saturating_sub(1)).copied()

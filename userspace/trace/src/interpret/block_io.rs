@@ -11,10 +11,11 @@ use dial9_bpf_abi::record::{self, FLAG_DATA_ONLY, FLAG_MERGED, IoBegin, IoEnd};
 use foldhash::fast::RandomState;
 
 use super::Interpreter;
-use super::lane::{Out, visit};
+use super::lane::{Out, visit_for};
 use crate::block_io::{BlockIo, Device, Operation, Synced};
 use crate::event::Event;
 use crate::location::Locations;
+use crate::threads::Thread;
 
 /// What submitted the I/O that is under way, by the address of its `struct bio`.
 #[derive(Debug, Default)]
@@ -38,7 +39,8 @@ impl Interpreter {
     pub(super) fn io_begin(&mut self, begin: &IoBegin, out: &mut impl FnMut(&Event, &Locations)) {
         let IoBegin { header, bio } = *begin;
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        let (task_id, worker) = visit(&mut self.threads, header, out);
+        let (task_id, worker) =
+            visit_for(Thread::innermost_or_closure, &mut self.threads, header, out);
         let submission = Submission {
             begin_ns: header.ts_ns,
             task_id,
@@ -96,7 +98,8 @@ impl Interpreter {
             error,
         } = *sync;
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        let (task_id, worker) = visit(&mut self.threads, header, out);
+        let (task_id, worker) =
+            visit_for(Thread::innermost_or_closure, &mut self.threads, header, out);
         out.event(&Event::Synced(Synced {
             ts_ns: header.ts_ns,
             duration_ns: header.ts_ns.saturating_sub(begin_ns),

@@ -42,6 +42,17 @@ pub(super) fn visit(
     header: RecordHeader,
     out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
 ) -> (u64, Option<u32>) {
+    visit_for(Thread::innermost, threads, header, out)
+}
+
+/// The same, with what is to be known of the task that the thread runs.
+#[inline]
+pub(super) fn visit_for(
+    task_of: fn(&Thread) -> u64,
+    threads: &mut Threads,
+    header: RecordHeader,
+    out: &mut Out<'_, impl FnMut(&Event, &Locations)>,
+) -> (u64, Option<u32>) {
     let RecordHeader { tid, ts_ns, .. } = header;
     let Some(thread) = threads.get(tid) else {
         return (0, None);
@@ -51,7 +62,7 @@ pub(super) fn visit(
     }
     let had_gap = thread.gap.is_some();
     arrive(thread, ts_ns, out);
-    let found = (thread.innermost(), thread.current_worker());
+    let found = (task_of(thread), thread.current_worker());
     if had_gap {
         threads.forget_if_idle(tid);
     }

@@ -79,6 +79,24 @@ fn an_io_is_of_the_poll_that_submits_it() {
         ]);
 }
 
+/// Until a worker's loop is known as one by the tasks in it, it is a closure, too.
+#[test]
+fn an_io_in_a_closure_is_of_its_blocking_task() {
+    let mut bench = Bench::new();
+    bench
+        .start_of_type(7, 100, 9, 500, CLOSURE)
+        .submit(7, 110, 0xb10)
+        .start(7, 120, 1, 400)
+        .end(7, 125, 400)
+        .submit(7, 130, 0xb20)
+        .done([110, 115, 140], 0xb10, 0)
+        .done([130, 0, 150], 0xb20, 0);
+    let lines = &bench.lines;
+    let ios: Vec<&String> = lines.iter().filter(|line| line.contains("I/O")).collect();
+    assert!(ios[0].contains("tid 7 wNone #9"), "{ios:?}");
+    assert!(ios[1].contains("#0"), "{ios:?}");
+}
+
 /// A begin that was lost, or is another one's at the same address, tells no poll.
 #[test]
 fn an_io_whose_begin_is_not_its_own_has_no_poll() {

@@ -6,7 +6,7 @@ use super::{Meaning, TID};
 
 const SUBMITTING_TASK: (&str, &str) = (
     "task_id",
-    "tokio::task::Id of what it was polling then; absent outside polls seen to begin",
+    "tokio::task::Id of the task that it was polling then, or of the blocking task that it was running; absent where neither was seen to begin",
 );
 const DEVICE: (&str, &str) = (
     "device",
