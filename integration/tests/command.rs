@@ -29,8 +29,23 @@ fn a_dry_run_says_what_would_be_probed_and_what_it_costs() {
     let traces = output.path().join("traces");
     let outcome = Attach::to(program.pid(), &traces)
         .arg("--dry-run")
+        .arg("--signals")
+        .arg("tokio,io")
         .outcome();
     outcome.expect(0);
+    for of in ["block-io", "syncs"] {
+        let is_there = |line: &str| match of {
+            "syncs" => line.starts_with("files synced: "),
+            _ => line.starts_with("block I/O: "),
+        };
+        let is_missing = |line: &str| line.starts_with(&format!("missing: {of}: "));
+        let mut said = outcome.stdout.lines();
+        assert!(
+            said.any(|line| is_there(line) != is_missing(line)),
+            "{of}: {}",
+            outcome.stdout
+        );
+    }
     for word in PROBES {
         assert!(
             outcome.stdout.contains(word),

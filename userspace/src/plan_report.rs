@@ -71,6 +71,26 @@ pub(crate) fn profile(hz: u32, possible: Result<(), String>) -> String {
     out
 }
 
+/// What block I/O would take. `missing` is the reason where that is not known.
+pub(crate) fn block_io(missing: Result<Vec<(&str, String)>, impl Into<anyhow::Error>>) -> String {
+    let mut out = String::from("\n");
+    let missing = missing.unwrap_or_else(|error| vec![("block-io", format!("{:#}", error.into()))]);
+    let has = |part| missing.iter().all(|(name, _)| *name != part);
+    if has("block-io") {
+        out.push_str(
+            "block I/O: six tracepoints of the kernel, of any process's; what they add to an \
+             I/O is not measured here\n",
+        );
+    }
+    if has("block-io") && has("syncs") {
+        out.push_str("files synced: two tracepoints of ext4\n");
+    }
+    for (name, reason) in missing {
+        writeln!(out, "missing: {name}: {reason}").expect("to a string");
+    }
+    out
+}
+
 /// Which stacks of threads that leave their CPUs are taken.
 pub(crate) fn off_cpu_stacks() -> String {
     let a_second = 1_000_000_000 / PACE_NS;
@@ -279,7 +299,18 @@ pub(crate) fn thousands(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::thousands;
+    use super::{block_io, thousands};
+
+    #[test]
+    fn block_io_is_there_or_missing() {
+        let text = block_io(Ok::<_, anyhow::Error>(Vec::new()));
+        assert!(text.contains("block I/O: ") && text.contains("files synced: "));
+        let text = block_io(Ok::<_, anyhow::Error>(vec![("syncs", "no ext4".into())]));
+        assert!(text.contains("block I/O: ") && !text.contains("files synced: "));
+        assert!(text.contains("missing: syncs: no ext4"));
+        let text = block_io(Err(anyhow::anyhow!("it may not")));
+        assert_eq!(text.trim(), "missing: block-io: it may not");
+    }
 
     #[test]
     fn thousands_are_apart() {

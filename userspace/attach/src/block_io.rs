@@ -13,7 +13,7 @@ use aya::{
 use dial9_bpf_abi::block_io::KernelIoCount;
 
 use crate::{
-    AttachError, Tracer,
+    Abilities, AttachError, Options, Target, Tracer,
     btf::Offsets,
     maps::absent,
     program::{BLOCK_BIO_QUEUE, BLOCK_IO, SYNCS, refused},
@@ -28,6 +28,9 @@ pub(crate) const REQUESTS: &str = "block-io";
 /// What is absent where no file system tells syncs.
 pub(crate) const SYNCED: &str = "syncs";
 
+/// Room for the records of a tracer that records none, bytes.
+const NO_RECORDS_BYTES: u64 = 4 << 20;
+
 /// What the kernel's own threads have submitted while hits counted; whose it is, they do
 /// not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,25 @@ pub struct KernelIo {
     pub writes: [u64; 2],
     /// Whatever is neither.
     pub others: [u64; 2],
+}
+
+/// What of it would be absent, by name, and why. The kernel tells when it is asked: the
+/// programs are at the tracepoints for a moment, and record nothing.
+///
+/// # Errors
+/// As [`Abilities::probe`] and [`Tracer::load`].
+pub fn missing(target: &Target) -> Result<Vec<(&'static str, String)>, AttachError> {
+    let options = Options {
+        ring_bytes: NO_RECORDS_BYTES,
+        abilities: Abilities::probe(None)?,
+        sched: false,
+        net: false,
+        profile_hz: None,
+        io: true,
+    };
+    let tracer = Tracer::load(target, options)?;
+    let is_of_io = |(name, _): &&(&str, String)| [REQUESTS, SYNCED].contains(name);
+    Ok(tracer.absent().iter().filter(is_of_io).cloned().collect())
 }
 
 /// Attaches all programs on block I/O, or none; otherwise says why the kernel or its

@@ -5,7 +5,7 @@
 //! target, a pinned object that nobody asked for; what is dropped is detached.
 
 pub mod baseline;
-mod block_io;
+pub mod block_io;
 pub mod btf;
 mod debug_file;
 pub mod error;

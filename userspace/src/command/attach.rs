@@ -12,7 +12,7 @@ use std::{
 
 use bytesize::ByteSize;
 use dial9_bpf_attach::{
-    Abilities, AttachError, Object, Options, Prices, Runtimes, Target, Tracer,
+    Abilities, AttachError, Object, Options, Prices, Runtimes, Target, Tracer, block_io,
     profile::{self, CPU_PROFILE},
     rings::check_budget,
 };
@@ -272,6 +272,9 @@ fn dry_run(pid: u32, args: &RecordArgs) -> anyhow::Result<u8> {
     stdout::print(&plan_report::render(&target, &objects, prices))?;
     if let Some(hz) = args.profile_hz() {
         stdout::print(&plan_report::profile(hz, profile::check(pid, hz)))?;
+    }
+    if args.wants(Signal::Io) {
+        stdout::print(&plan_report::block_io(block_io::missing(&target)))?;
     }
     Ok(exit::DONE)
 }
