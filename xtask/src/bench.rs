@@ -1,7 +1,7 @@
 //! `xtask bench`: what a hit costs, and what an event costs.
 //!
 //! In: this machine. Out: a table for the kernel side, one for context switches, one for
-//! the profile, one for userspace, one for the
+//! the profile, one for block I/O, one for userspace, one for the
 //! way to the disk, one for a large program and one for names; the method is printed with each.
 
 use std::path::Path;
@@ -32,6 +32,8 @@ enum Part {
     Sched,
     /// What a thread pays for the profile
     Cpu,
+    /// Nanoseconds a block I/O
+    Io,
     /// Events a second from ring bytes to a segment
     Userspace,
     /// A million events a second, to compressed segments
@@ -59,6 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if is_asked(Part::Cpu) {
         kernel(args.rounds, "profile")?;
+    }
+    if is_asked(Part::Io) {
+        kernel(args.rounds, "io")?;
     }
     if is_asked(Part::Large) {
         shell::run(shell::cargo_apart("build", "integration/large").arg("--release"))?;
