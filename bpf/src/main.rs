@@ -26,6 +26,7 @@ mod life;
 mod listen;
 mod maps;
 mod panic;
+mod queue;
 mod sched;
 mod sock;
 mod stack;

@@ -12,7 +12,7 @@ use dial9_bpf_abi::{
     listener::{Listener, ListenerKey, MAX_LISTENERS, PORTS},
     loss::COUNTERS,
     stack::{Pace, Scratch},
-    thread::{Away, LostHits, OnCpu, Polling, SLOTS},
+    thread::{Away, LostHits, OnCpu, Polling, Queued, SLOTS},
 };
 
 /// Size that the inner maps are declared with, bytes; the loader puts rings of
@@ -35,6 +35,15 @@ pub static AWAY: Array<Away> = Array::with_max_entries(SLOTS, 0);
 /// Polls of the target's threads, by `thread::slot_index`.
 #[map]
 pub static POLLING: Array<Polling> = Array::with_max_entries(SLOTS, 0);
+
+/// Queues of the workers that are on the target's threads, by `thread::slot_index`.
+#[map]
+pub static QUEUED: Array<Queued> = Array::with_max_entries(SLOTS, 0);
+
+/// Offset of the queue's address in a worker's core, bytes; 0 where that is
+/// not known.
+#[map]
+pub static RUN_QUEUE: Array<u64> = Array::with_max_entries(1, 0);
 
 /// The ring of stacks, of all CPUs; the loader sets its size.
 #[map]
@@ -118,6 +127,9 @@ static SCHED_RECORDS: u32 = 0;
 /// 1 when the stacks of threads that leave their CPUs inside polls are recorded.
 #[unsafe(no_mangle)]
 static OFF_CPU_STACKS: u32 = 0;
+/// 1 when the depth of the worker's queue is read at each poll.
+#[unsafe(no_mangle)]
+static POLL_QUEUES: u32 = 0;
 /// Offset of `ip` in `struct pt_regs`, bytes.
 #[unsafe(no_mangle)]
 static REGS_IP: u32 = 0;
@@ -229,6 +241,11 @@ pub fn records_sched() -> bool {
 #[inline(always)]
 pub fn records_off_cpu_stacks() -> bool {
     global(&OFF_CPU_STACKS) == 1
+}
+
+#[inline(always)]
+pub fn reads_queues_at_polls() -> bool {
+    global(&POLL_QUEUES) == 1
 }
 
 #[inline(always)]

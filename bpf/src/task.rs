@@ -17,14 +17,15 @@ use crate::{
     emit::Hit,
     filter::traced,
     known::{HEADER_OWNER, HEADER_VTABLE, last_task_id, read_user, read_user_piece, task_id},
+    queue,
     stack::{note_poll, note_poll_end},
 };
 
 /// A thread enters a task's poll function.
 ///
 /// Hook: uprobe in the function's first instructions · Reads: the task id where
-/// it is not known, the vtable where several share the function · Emits:
-/// [`PollStart`], 40 bytes
+/// it is not known, the vtable where several share the function, the two ends of the
+/// worker's queue where that is asked for · Emits: [`PollStart`], 40 bytes
 #[uprobe(sleepable)]
 pub fn poll_start(ctx: ProbeContext) -> u32 {
     let Some(hit) = traced(RecordKind::POLL_START) else {
@@ -48,12 +49,13 @@ pub fn poll_start(ctx: ProbeContext) -> u32 {
     // The return address is on the stack: the caller's pointer is 8 above.
     let sp = stack_pointer(&ctx) + cookie::pushed(cookie) + 8;
     note_poll(hit.tid, sp);
+    let queue = queue::at_poll(hit.tid, cookie);
     hit.emit::<PollStart>(flags | of_object(cookie), |record| {
         // SAFETY: `emit` hands out a record that is ours to write.
         unsafe {
             (&raw mut (*record).task_id).write(task_id);
             (&raw mut (*record).sp).write(sp);
-            (&raw mut (*record).vtable).write(vtable);
+            (&raw mut (*record).vtable).write(vtable | queue);
         }
     });
     0

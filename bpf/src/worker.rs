@@ -11,34 +11,48 @@ use crate::{
     emit::Hit,
     filter::traced,
     maps::{ON_CPU, task_cpu_ns_offset},
+    queue,
 };
 
 /// A worker is about to park.
 ///
-/// Hook: uprobe on the call of the scheduler's park function · Reads: nothing ·
-/// Emits: [`Park`], 24 bytes
+/// Hook: uprobe on the call of the scheduler's park function · Reads: where it is known
+/// how, the address of the worker's queue, and the queue's two ends · Emits: [`Park`],
+/// 40 bytes
 #[uprobe(sleepable)]
-pub fn park(_ctx: ProbeContext) -> u32 {
-    worker_event(RecordKind::PARK)
+pub fn park(ctx: ProbeContext) -> u32 {
+    let Some(hit) = traced(RecordKind::PARK) else {
+        return 0;
+    };
+    let (core, queue) = queue::at_park(&ctx, hit.tid);
+    worker_event(&hit, core, queue)
 }
 
 /// A worker came back from a park.
 ///
-/// Hook: uprobe after that call · Reads: nothing · Emits: [`Park`], 24 bytes
+/// Hook: uprobe after that call · Reads: where it is known, the two ends of the worker's
+/// queue · Emits: [`Park`], 40 bytes
 #[uprobe(sleepable)]
 pub fn unpark(_ctx: ProbeContext) -> u32 {
-    worker_event(RecordKind::UNPARK)
+    let Some(hit) = traced(RecordKind::UNPARK) else {
+        return 0;
+    };
+    let queue = queue::of_thread(hit.tid);
+    worker_event(&hit, 0, queue)
 }
 
 #[inline(always)]
-fn worker_event(kind: RecordKind) -> u32 {
-    let Some(hit) = traced(kind) else { return 0 };
+fn worker_event(hit: &Hit, core: u64, queue: u64) -> u32 {
     // SAFETY: the helper has no precondition.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    let (cpu_ns, flags) = thread_cpu_ns(&hit, now_ns);
+    let (cpu_ns, flags) = thread_cpu_ns(hit, now_ns);
     hit.emit_at::<Park>(now_ns, flags, |record| {
         // SAFETY: `emit_at` hands out a record that is ours to write.
-        unsafe { (&raw mut (*record).cpu_ns).write(cpu_ns) }
+        unsafe {
+            (&raw mut (*record).cpu_ns).write(cpu_ns);
+            (&raw mut (*record).core).write(core);
+            (&raw mut (*record).queue).write(queue);
+        }
     });
     0
 }

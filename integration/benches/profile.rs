@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{Abilities, Mapped, Options, Target, Tracer};
+use dial9_bpf_attach::{Abilities, Mapped, Options, QueueReads, Target, Tracer};
 use dial9_bpf_integration::require_root;
 use dial9_bpf_trace::decode::{CopiedStack, UserStack};
 use dial9_bpf_unwind::{Mapping, Module, Registers, Unwinder, Unwound};
@@ -125,6 +125,7 @@ fn with(hz: Option<u32>, unwinder: &mut Unwinder) -> (f64, Taken) {
         sched: false,
         net: false,
         profile_hz: hz,
+        queue_reads: QueueReads::AtParks,
         io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");

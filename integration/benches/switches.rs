@@ -15,7 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::TracepointBaseline};
+use dial9_bpf_attach::{
+    Abilities, Options, QueueReads, Target, Tracer, baseline::TracepointBaseline,
+};
 use dial9_bpf_integration::{Build, TestProgram, require_root};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -123,6 +125,7 @@ fn with_ours(pid: u32, profile_hz: Option<u32>) -> f64 {
         sched: true,
         net: false,
         profile_hz,
+        queue_reads: QueueReads::AtParks,
         io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");

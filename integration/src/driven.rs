@@ -3,7 +3,7 @@
 //! In: a Tokio program that runs. Out: its target, its object, a loaded tracer.
 //! Never: an attachment; that is the caller's.
 
-use dial9_bpf_attach::{Abilities, Object, Options, Target, Tracer};
+use dial9_bpf_attach::{Abilities, Object, Options, QueueReads, Target, Tracer};
 
 /// A program as a target, and its executable as the only object.
 ///
@@ -31,6 +31,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
         sched: false,
         net: false,
         profile_hz: None,
+        queue_reads: QueueReads::AtParks,
         io: false,
     };
     Tracer::load(target, options).expect("the programs load")

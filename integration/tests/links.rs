@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use dial9_bpf_attach::{Abilities, LinkKind, Options, Tracer, rings::Drained};
+use dial9_bpf_attach::{Abilities, LinkKind, Options, QueueReads, Tracer, rings::Drained};
 use dial9_bpf_integration::{Build, TestProgram, driven::scanned, output_dir, require_root, truth};
 use dial9_bpf_trace::decode::Record;
 
@@ -37,6 +37,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         sched: false,
         net: false,
         profile_hz: None,
+        queue_reads: QueueReads::AtParks,
         io: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");

@@ -11,6 +11,7 @@ use std::{
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dial9_bpf_attach::QueueReads;
 use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
 use dial9_bpf_symbolize::DebugInfo;
 use dial9_bpf_trace::{metadata, rotate::Policy};
@@ -201,6 +202,10 @@ pub(crate) struct RecordArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000)
     )]
     pub(crate) cpu_hz: u32,
+    /// Where the depth of a worker's own queue is read, for Tokio 1.30 to 1.54; at polls as
+    /// well it is one more read of the target's memory each.
+    #[arg(long, value_name = "WHERE", default_value = "parks")]
+    pub(crate) local_queue: LocalQueue,
     /// The file with the program's symbols and debug information, where they were
     /// taken out of it; without it, what gdb would find for its build id or its debug
     /// link, in the target's root and in ours.
@@ -230,6 +235,24 @@ impl RecordArgs {
     /// Samples per second of a thread's CPU time, where they are wanted.
     pub(crate) fn profile_hz(&self) -> Option<u32> {
         self.wants(Signal::Cpu).then_some(self.cpu_hz)
+    }
+}
+
+/// Where the depth of a worker's own queue is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LocalQueue {
+    /// At parks and at their ends
+    Parks,
+    /// At each poll as well: dial9's viewer shows it then
+    Polls,
+}
+
+impl From<LocalQueue> for QueueReads {
+    fn from(local_queue: LocalQueue) -> Self {
+        match local_queue {
+            LocalQueue::Parks => Self::AtParks,
+            LocalQueue::Polls => Self::AtPolls,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use dial9_bpf_abi::stack::{BURST, PACE_NS};
 use dial9_bpf_attach::{Object, Prices, Runtimes, Target, profile::CPU_PROFILE};
 use dial9_bpf_probes::plan::{InstructionClass, Plan, Probe, Site, TaskVtable};
-use dial9_bpf_trace::metadata::RUNTIME_METRICS;
+use dial9_bpf_trace::metadata::{LOCAL_QUEUE, RUNTIME_METRICS};
 
 use crate::{
     identity::UNTYPED,
@@ -177,6 +177,7 @@ fn missing(target: &Target, object: &Object) -> String {
         let runtimes = Runtimes::of(target, plan.tokio_version.as_deref());
         if let Some(reason) = runtimes.absent() {
             miss(RUNTIME_METRICS, reason);
+            miss(LOCAL_QUEUE, reason);
         }
     }
     if !out.is_empty() {

@@ -217,7 +217,7 @@ impl Recording {
         };
         line.end_pass(began, pass, &mut |closed| route(flight, dispatch, closed));
         if let Some(sampler) = sampler {
-            sampler.turn(line);
+            sampler.turn(tracer, line);
         }
         kernel_io.turn(tracer, line);
         if let Some(flight) = flight {

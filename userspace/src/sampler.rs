@@ -1,15 +1,16 @@
 //! When the counters of runtimes and of the process are read.
 //!
-//! In: the time, and what the line has learned of schedulers. Out: samples, to the
-//! line; what there is to say of their absence. Never: a read that waits for a thread of
+//! In: the time, and what the line has learned of schedulers and of workers' cores. Out:
+//! samples and the workers' queues, to the line; where these are, to the kernel side;
+//! what there is to say of their absence. Never: a read that waits for a thread of
 //! the target.
 
-use dial9_bpf_attach::Runtimes;
+use dial9_bpf_attach::{Runtimes, Tracer};
 use dial9_bpf_trace::{
     clock::monotonic_ns,
     event::{RuntimeMetrics, Sample},
     line::Line,
-    metadata::RUNTIME_METRICS,
+    metadata::{LOCAL_QUEUE, RUNTIME_METRICS},
 };
 
 use crate::usage::Meter;
@@ -42,9 +43,17 @@ impl Sampler {
     }
 
     /// Hears of new runtimes, and samples what it is time for.
-    pub(crate) fn turn(&mut self, line: &mut Line) {
+    pub(crate) fn turn(&mut self, tracer: &mut Tracer, line: &mut Line) {
         if let Some(runtimes) = &mut self.runtimes {
             line.take_schedulers(|(number, address)| runtimes.meet(number, address));
+            line.take_cores(|core| runtimes.see_core(core));
+            if let Some(queues) = runtimes.new_queues() {
+                line.know_queues(queues);
+            }
+            if let Some(offset) = runtimes.find_queue() {
+                // Where it cannot be said, the depths stay absent.
+                let _ = tracer.read_queues(offset, false);
+            }
         }
         let ts_ns = monotonic_ns();
         if ts_ns < self.due_ns {
@@ -88,6 +97,11 @@ impl Sampler {
         match runtimes.absent() {
             Some(reason) => line.note_absent(&[(RUNTIME_METRICS, reason.to_owned())]),
             None => line.note_present(RUNTIME_METRICS),
+        }
+        if line.stats().queues.measured_parks > 0 {
+            line.note_present(LOCAL_QUEUE);
+        } else {
+            line.note_absent(&[(LOCAL_QUEUE, runtimes.no_queues().to_owned())]);
         }
     }
 }

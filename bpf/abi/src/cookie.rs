@@ -7,7 +7,7 @@
 //! | 24..32 | number of the object: of the file that the plan is of |
 //! | 32..40 | offset of the task id from the header, in 8-byte words |
 //! | 40..48 | bytes pushed between function entry and the site, in 8-byte words |
-//! | 48..52 | register that holds the task header at the site |
+//! | 48..52 | register that holds the task header at the site; at a park `rsi`, where that holds the worker's core |
 //! | 52 | several vtables share this function: read the vtable from the header |
 //! | 53 | the site is a conditional branch, and only one direction is a hit |
 //! | 54 | that direction is: taken |
@@ -23,6 +23,8 @@ pub struct Register(pub u8);
 impl Register {
     /// `rdi`, the first argument.
     pub const RDI: Self = Self(7);
+    /// `rsi`, the second argument.
+    pub const RSI: Self = Self(6);
 }
 
 /// A conditional branch of which one direction counts as a hit. At a site
@@ -55,7 +57,10 @@ pub struct Cookie {
     /// Bytes the function has pushed when the site is reached; a multiple of 8,
     /// at most 2040.
     pub pushed: u16,
-    /// Register that holds the task header at the site.
+    /// Register that holds the task header at the site. At a park of a multi-thread
+    /// worker [`Register::RSI`], which holds its core: `Context::park_internal`
+    /// (`park_timeout` before 1.49) has it as its second argument (Tokio 1.24 to 1.54,
+    /// `src/runtime/scheduler/multi_thread/worker.rs`).
     pub header: Register,
     /// Several vtables share the function.
     pub shared: bool,

@@ -13,6 +13,7 @@ pub mod known;
 pub mod limits;
 pub mod listener;
 pub mod loss;
+pub mod queue;
 pub mod record;
 pub mod stack;
 pub mod text;

@@ -168,7 +168,8 @@ pub struct PollStart {
     /// [`PollEnd::sp`] of the same poll.
     pub sp: u64,
     /// Index of the task vtable in the object's plan, or its run-time address under
-    /// [`FLAG_VTABLE_ADDRESS`].
+    /// [`FLAG_VTABLE_ADDRESS`]; above it the depth of the worker's queue
+    /// ([`crate::queue`]).
     pub vtable: u64,
 }
 
@@ -241,6 +242,11 @@ pub struct Park {
     pub header: RecordHeader,
     /// CPU time of the thread since its start, ns.
     pub cpu_ns: u64,
+    /// Address of the worker's core; 0 where it is not known, as at an `UNPARK`.
+    pub core: u64,
+    /// What may be the address of the worker's queue, with the depth ([`crate::queue`]);
+    /// 0 where nothing is known.
+    pub queue: u64,
 }
 
 /// Hits of one thread were lost: precedes the thread's next record.
@@ -406,7 +412,7 @@ const _: () = assert!(size_of::<BlockOn>() == 24);
 const _: () = assert!(size_of::<TaskRecord>() == 24);
 const _: () = assert!(size_of::<Terminate>() == 40);
 const _: () = assert!(size_of::<Spawn>() == 32);
-const _: () = assert!(size_of::<Park>() == 24);
+const _: () = assert!(size_of::<Park>() == 40);
 const _: () = assert!(size_of::<Gap>() == 24);
 const _: () = assert!(size_of::<Exit>() == 24);
 const _: () = assert!(size_of::<Signal>() == 32);

@@ -60,6 +60,19 @@ pub struct Polling {
     pub sp: u64,
 }
 
+/// The queue of the worker that last parked on a thread, in an array by the low bits of
+/// the tid. Of two threads that share a slot the one that has parked later counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Queued {
+    /// The thread.
+    pub tid: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// Address of the queue's `ArcInner`; 0 where it is not known.
+    pub queue: u64,
+}
+
 /// What a thread lost since its last record, in an array by the low bits of the
 /// tid (a hash lookup would cost 32 ns on every hit). Two threads may share a
 /// slot; then the gap is everybody's.
@@ -88,3 +101,4 @@ const _: () = assert!(size_of::<OnCpu>() == 64);
 const _: () = assert!(size_of::<LostHits>() == 24);
 const _: () = assert!(size_of::<Away>() == 32);
 const _: () = assert!(size_of::<Polling>() == 16);
+const _: () = assert!(size_of::<Queued>() == 16);

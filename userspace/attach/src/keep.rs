@@ -382,7 +382,7 @@ fn identity(target: &Target, objects: &[Object], options: Options) -> Identity {
         hash(|hasher| {
             plans.for_each(|plan| format!("{plan:?}").hash(hasher));
             (options.sched, options.net, options.io).hash(hasher);
-            options.profile_hz.hash(hasher);
+            (options.profile_hz, options.queue_reads).hash(hasher);
         }),
     ]
 }

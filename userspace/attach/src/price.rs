@@ -10,7 +10,7 @@ use dial9_bpf_abi::cookie::Cookie;
 use dial9_bpf_probes::plan::{Binary, InstructionClass, Plan, Probe, Site};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Abilities, AttachError, Object, Options, Target, Tracer, mapped::Mapping};
+use crate::{Abilities, AttachError, Object, Options, QueueReads, Target, Tracer, mapped::Mapping};
 
 /// Rounds of which the median is taken.
 const ROUNDS: usize = 7;
@@ -78,6 +78,7 @@ impl Prices {
             sched: false,
             net: false,
             profile_hz: None,
+            queue_reads: QueueReads::AtParks,
             io: false,
         };
         let mut tracer = Tracer::load(&target, options)?;

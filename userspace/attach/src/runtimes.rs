@@ -1,7 +1,8 @@
 //! How many tasks a runtime has, and how many of them wait in its global queue.
 //!
-//! In: numbers and schedulers of runtimes, as ends of tasks tell them. Out: the
-//! counters that Tokio keeps there, read from the target's memory. Never: a write, a
+//! In: numbers and schedulers of runtimes, as ends of tasks tell them, and cores of
+//! workers, as parks tell them. Out: the counters that Tokio keeps there, read from the
+//! target's memory, and where the workers' queues are. Never: a write, a
 //! stop of the target, a value from memory that is not laid out as the table says.
 //!
 //! `layout` has the table, and what must hold of a runtime's memory before anything
@@ -15,14 +16,18 @@ use crate::Target;
 use layout::{Layout, Words};
 
 mod layout;
+mod queues;
 
 /// How much of a scheduler is searched for its list of tasks, bytes: it has 0.4 to 1.2
 /// KiB (Tokio 1.29 to 1.54).
 const SCHEDULER_BYTES: usize = 2048;
 /// Reads of one value: a queue changes under them.
 const TRIES: usize = 3;
-/// Runtimes that are sampled at a time.
+/// Runtimes that are sampled at a time, and cores that are remembered.
 const MOST: usize = 64;
+/// Cores that are looked at, before it is given up to find where the queue is.
+const MOST_LOOKS: usize = 4096;
+const NO_QUEUE: &str = "no worker has parked whose queue is known";
 
 /// The runtimes of a target.
 #[derive(Debug)]
@@ -35,6 +40,12 @@ pub struct Runtimes {
     /// Why there is nothing to sample.
     absent: Option<String>,
     has_found: bool,
+    /// Whether the queues are others than when they were last asked for.
+    has_new_queues: bool,
+    /// Cores that nobody has looked at.
+    cores: Vec<u64>,
+    /// How many were looked at.
+    looks: usize,
 }
 
 /// A runtime whose memory is laid out as known.
@@ -46,6 +57,8 @@ struct Live {
     layout: &'static Layout,
     /// What never changes, as it was when it was found.
     constants: Vec<u64>,
+    /// The queues of its workers; none of a current-thread one.
+    queues: Vec<u64>,
 }
 
 /// A runtime's counters at one moment.
@@ -75,12 +88,54 @@ impl Runtimes {
             live: Vec::new(),
             absent,
             has_found: false,
+            has_new_queues: false,
+            cores: Vec::new(),
+            looks: 0,
         }
     }
 
     /// Why nothing is sampled, where that is so.
     pub fn absent(&self) -> Option<&str> {
         self.absent.as_deref().filter(|_| !self.has_found)
+    }
+
+    /// Why no worker's queue is measured, if none is.
+    pub fn no_queues(&self) -> &str {
+        self.absent().unwrap_or(NO_QUEUE)
+    }
+
+    /// Where a worker's core most likely has the address of its queue, bytes; `None` where
+    /// queues could not be told.
+    pub fn likely_queue(&self) -> Option<u64> {
+        (self.memory.is_some() && !self.layouts.is_empty()).then_some(queues::OFFSETS[0])
+    }
+
+    /// A worker has its core there, and no queue where it was looked for.
+    pub fn see_core(&mut self, core: u64) {
+        if self.cores.len() < MOST && !self.cores.contains(&core) {
+            self.cores.push(core);
+        }
+    }
+
+    /// Where a worker's core has the address of its queue, bytes, if that was found since
+    /// this was last asked.
+    pub fn find_queue(&mut self) -> Option<u64> {
+        let memory = self.memory.as_ref()?;
+        let queues = self.live.iter().flat_map(|live| &live.queues).copied();
+        let queues: Vec<u64> = queues.collect();
+        if queues.is_empty() || self.cores.is_empty() || self.looks > MOST_LOOKS {
+            return None;
+        }
+        self.looks += self.cores.len();
+        let mut cores = self.cores.drain(..);
+        cores.find_map(|core| queues::offset_in(memory, core, &queues))
+    }
+
+    /// The queues of all workers, where they are others than when they were last asked for.
+    pub fn new_queues(&mut self) -> Option<impl Iterator<Item = u64>> {
+        let is_new = std::mem::take(&mut self.has_new_queues);
+        let queues = self.live.iter().flat_map(|live| &live.queues).copied();
+        is_new.then_some(queues)
     }
 
     /// A task of the runtime with this number has ended, whose scheduler's `ArcInner`
@@ -93,6 +148,7 @@ impl Runtimes {
         let found = (0..TRIES).find_map(|_| self.find(number, scheduler));
         match found {
             Some(live) => {
+                self.has_new_queues |= !live.queues.is_empty();
                 self.live.push(live);
                 self.has_found = true;
             }
@@ -112,7 +168,10 @@ impl Runtimes {
         self.live.retain(|live| {
             for _ in 0..TRIES {
                 match live.read(memory) {
-                    Read::Gone => return false,
+                    Read::Gone => {
+                        self.has_new_queues |= !live.queues.is_empty();
+                        return false;
+                    }
                     Read::Changing => {}
                     Read::Sample(sample) => {
                         each(sample);
@@ -125,15 +184,20 @@ impl Runtimes {
     }
 
     fn find(&self, number: u64, scheduler: u64) -> Option<Live> {
+        let memory = self.memory.as_ref()?;
         let mut bytes = [0; SCHEDULER_BYTES];
-        let length = read(self.memory.as_ref()?, scheduler, &mut bytes).ok()?;
+        let length = read(memory, scheduler, &mut bytes).ok()?;
         let (at, layout) = layout::find(&bytes[..length], number, &self.layouts)?;
         let words = Words::new(&bytes[..length], at);
+        let queues = layout
+            .remotes(words)
+            .and_then(|(address, workers)| queues::of_remotes(memory, address, workers));
         Some(Live {
             number,
             at: scheduler + at as u64,
             layout,
             constants: layout.constants(words)?.collect(),
+            queues: queues.unwrap_or_default(),
         })
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     btf::{self, Offsets},
     keep::Kept,
     link::{self, Attached, LateLinks, LinkKind, Links},
+    local_queue::QueueReads,
     maps::Maps,
     profile::{self, Profile},
     program::{
@@ -53,6 +54,8 @@ pub struct Options {
     pub net: bool,
     /// How often a thread is sampled in a second of its CPU time; `None` for no profile.
     pub profile_hz: Option<u32>,
+    /// Where the depth of a worker's queue is read.
+    pub queue_reads: QueueReads,
     /// Whether block I/O is.
     pub io: bool,
 }
@@ -117,6 +120,7 @@ impl Tracer {
             sched,
             net,
             profile_hz,
+            queue_reads: _,
             io,
         } = options;
         let offsets = btf::of_running_kernel()?;
@@ -414,6 +418,7 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
     let has_state = u32::from(sched.has_state);
     let records_sched = u32::from(options.sched && offsets.sched.is_ok());
     let off_cpu_stacks = u32::from(options.profile_hz.is_some() && offsets.sched.is_ok());
+    let poll_queues = u32::from(options.queue_reads == QueueReads::AtPolls);
     let cpus = cpus()?;
     let net = offsets.net.as_ref().map_or(&[][..], |net| &net.0);
     let io = offsets.io.as_ref().map_or(&[][..], |io| &io.0);
@@ -431,6 +436,7 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         .override_global("REGS_IP", &sched.ip, true)
         .override_global("REGS_SP", &sched.sp, true)
         .override_global("REGS_BP", &sched.bp, true)
+        .override_global("POLL_QUEUES", &poll_queues, true)
         .override_global("OFF_CPU_STACKS", &off_cpu_stacks, true)
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_PID", &offsets.pid, true)

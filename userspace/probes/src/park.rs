@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use dial9_bpf_abi::cookie::Cookie;
+use dial9_bpf_abi::cookie::{Cookie, Register};
 
 use crate::calls;
 use crate::code;
@@ -142,7 +142,11 @@ fn named_pairs(image: &Image<'_>) -> Option<Vec<[Site; 2]>> {
 
 fn pair(image: &Image<'_>, call: u64) -> Option<[Site; 2]> {
     let instruction = code::instruction_at(image, call)?;
-    let park = code::site(image, Probe::Park, &instruction, Cookie::EMPTY)?;
+    let cookie = Cookie {
+        header: Register::RSI,
+        ..Cookie::EMPTY
+    };
+    let park = code::site(image, Probe::Park, &instruction, cookie)?;
     let unpark = calls::site_after(image, Probe::Unpark, call)?;
     let scheduler = Some(Scheduler::MultiThread);
     Some([park, unpark].map(|site| Site { scheduler, ..site }))

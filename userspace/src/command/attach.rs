@@ -155,6 +155,9 @@ pub(crate) fn record(
         }
     };
     output.keep();
+    if let Some(offset) = runtimes.as_ref().and_then(Runtimes::likely_queue) {
+        tracer.read_queues(offset, true)?;
+    }
     recording.note_absent(tracer.absent());
     recording.note_mappings(mappings.ok().flatten());
     if let Some(reason) = no_runtimes {
@@ -185,6 +188,7 @@ fn options_of(args: &RecordArgs, abilities: Abilities) -> Options {
         sched: args.wants(Signal::Sched),
         net: args.wants(Signal::Net),
         profile_hz: args.profile_hz(),
+        queue_reads: args.local_queue.into(),
         io: args.wants(Signal::Io),
     }
 }

@@ -242,9 +242,7 @@ impl Record {
                 put(task_id);
                 put(vtable);
             }
-            Self::Park(Park { header: _, cpu_ns }) | Self::Unpark(Park { header: _, cpu_ns }) => {
-                put(cpu_ns);
-            }
+            Self::Park(park) | Self::Unpark(park) => park_words(park).into_iter().for_each(put),
             Self::Gap(Gap { header: _, lost }) => put(lost),
             Self::Exit(Exit { header: _, status }) => put(status),
             Self::Signal(Signal {
@@ -363,11 +361,23 @@ fn exit(bytes: &[u8]) -> Option<Exit> {
     })
 }
 
+fn park_words(park: Park) -> [u64; 3] {
+    let Park {
+        header: _,
+        cpu_ns,
+        core,
+        queue,
+    } = park;
+    [cpu_ns, core, queue]
+}
+
 #[inline]
 fn park(bytes: &[u8]) -> Option<Park> {
-    words(bytes).map(|[w, ts, cpu_ns]| Park {
+    words(bytes).map(|[w, ts, cpu_ns, core, queue]| Park {
         header: header(w, ts),
         cpu_ns,
+        core,
+        queue,
     })
 }
 
@@ -425,8 +435,8 @@ mod tests {
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());
             let length = match kind {
-                1 | 5 | 12 | 13 | 21 => 40,
-                2 | 3 | 6..=9 | 11 | 14 | 15 | 19 => 24,
+                1 | 5..=7 | 12 | 13 | 21 => 40,
+                2 | 3 | 8 | 9 | 11 | 14 | 15 | 19 => 24,
                 4 | 10 => 32,
                 16 | 20 => 72,
                 _ => 0,

@@ -58,6 +58,12 @@ impl std::fmt::Debug for Encoder {
     }
 }
 
+/// dial9's field has no value for what was not measured: the segment's metadata says
+/// whether there is such an event. A queue has at most 256 tasks.
+fn local_queue(queued: Option<u32>) -> u8 {
+    queued.map_or(0, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
+}
+
 impl Default for Encoder {
     fn default() -> Self {
         Self::new()
@@ -85,13 +91,14 @@ impl Encoder {
                 worker,
                 task_id,
                 location,
+                queued,
             } => {
                 let spawn_loc = self.name(location, locations);
                 let worker_id = worker.into();
                 let event = PollStartEvent {
                     ts_ns,
                     worker_id,
-                    local_queue: 0,
+                    local_queue: local_queue(queued),
                     task_id,
                     spawn_loc,
                 };
@@ -301,7 +308,7 @@ impl Encoder {
         self.wire.write_infallible(&WorkerParkEvent {
             ts_ns: park.ts_ns,
             worker_id: park.worker.into(),
-            local_queue: 0,
+            local_queue: local_queue(park.queued),
             cpu_time_ns: park.cpu_ns,
             tid: park.tid,
         });
@@ -311,7 +318,7 @@ impl Encoder {
         self.wire.write_infallible(&WorkerUnparkEvent {
             ts_ns: park.ts_ns,
             worker_id: park.worker.into(),
-            local_queue: 0,
+            local_queue: local_queue(park.queued),
             cpu_time_ns: park.cpu_ns,
             sched_wait_ns: park.wait_ns,
             tid: park.tid,
@@ -463,6 +470,7 @@ mod tests {
                 worker: 0,
                 task_id: u64::MAX,
                 location,
+                queued: None,
             };
             encoder.event(&event, &locations);
         }

@@ -28,6 +28,8 @@ pub enum Event {
         task_id: u64,
         /// The task's type.
         location: LocationId,
+        /// Tasks in the worker's queue then; `None` where that was not measured.
+        queued: Option<u32>,
     },
     /// The worker's poll is over.
     PollEnd {
@@ -173,6 +175,8 @@ pub struct ParkEvent {
     /// Of an unpark: how long the thread could have run and did not since the park, ns;
     /// `None` where that is not known.
     pub wait_ns: Option<u64>,
+    /// Tasks in the worker's queue then; `None` where that was not measured.
+    pub queued: Option<u32>,
 }
 
 /// An interval in which a thread was off its CPU.

@@ -62,6 +62,7 @@ pub(crate) fn batch(at_ns: u64, task_id: u64) -> Vec<u8> {
             worker,
             task_id,
             location,
+            queued: None,
         },
         Event::PollEnd {
             ts_ns: ts_ns + 10,
@@ -92,6 +93,7 @@ pub(crate) fn close(segment: ActiveSegment, evicted: &[Evicted]) -> ClosedSegmen
         undecoded: 0,
         unwritten: 0,
         stacks: crate::stats::StackCounts::default(),
+        queues: crate::stats::QueueCounts::default(),
         dump: None,
         is_complete: true,
         anchor: anchor(3 * BASE_NS),

@@ -11,9 +11,10 @@
 //! of task polls, so the polls of one worker never nest; it is free again when the
 //! thread's worker loop, which is a closure of the blocking pool, has ended.
 
+use dial9_bpf_abi::queue::split;
 use dial9_bpf_abi::record::{
-    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, FLAG_VTABLE_ADDRESS, Gap, PollEnd, PollStart,
-    RecordHeader, Spawn, TaskRecord, Terminate,
+    FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordHeader, Spawn, TaskRecord,
+    Terminate,
 };
 
 use crate::decode::Record;
@@ -29,6 +30,7 @@ use accept_queue::Listeners;
 use block_io::Submitted;
 use lane::{Out, arrive, close, cut, cut_all, end_gap, visit};
 use life::Life;
+use queue::Queues;
 use watch::Watch;
 
 pub use watch::LongPoll;
@@ -40,6 +42,7 @@ mod lane;
 mod life;
 mod off_cpu;
 mod park;
+mod queue;
 mod sampled;
 mod watch;
 
@@ -69,6 +72,7 @@ pub struct Interpreter {
     life: Life,
     listeners: Listeners,
     submitted: Submitted,
+    queues: Queues,
     watch: Watch,
     /// Whether every interval off the CPU has its wake.
     tells_waits: bool,
@@ -87,6 +91,7 @@ impl Interpreter {
             life: Life::default(),
             listeners: Listeners::default(),
             submitted: Submitted::default(),
+            queues: Queues::default(),
             watch: Watch::default(),
             tells_waits: false,
             stats: Stats::default(),
@@ -244,8 +249,9 @@ impl Interpreter {
             header,
             task_id,
             sp,
-            vtable,
+            vtable: word,
         } = *start;
+        let (vtable, _) = split(word);
         let ts_ns = header.ts_ns;
         let of = object::of(header);
         let task_id = unique(of, task_id);
@@ -269,11 +275,14 @@ impl Interpreter {
                 // The bottom of a pool's thread: the worker that it was, by a loop that
                 // began unseen, it is no more.
                 thread.leave_workers(&mut self.workers);
+                thread.has_queue = false;
             }
             self.tasks.block(task_id, ts_ns, location);
             Work::Closure { location }
         } else {
             thread.mark_worker_loops();
+            let queued = queue::at_poll(word, thread);
+            out.stats.queues.poll(queued);
             let worker = thread.worker_at(thread.depth, &mut self.workers);
             self.workers.note_awake(worker, of);
             thread.depth += 1;
@@ -285,6 +294,7 @@ impl Interpreter {
                 worker,
                 task_id,
                 location,
+                queued,
             });
             Work::Task { worker }
         };
@@ -444,24 +454,6 @@ impl Interpreter {
             ts_ns: header.ts_ns,
             task_id,
         });
-    }
-
-    fn gap(&mut self, gap: &Gap, out: &mut impl FnMut(&Event, &Locations)) {
-        let Gap { header, lost } = *gap;
-        if header.flags & FLAG_GAP_ALL_THREADS == 0 {
-            self.get_over(header.tid, out);
-        } else {
-            self.get_over_all(out);
-        }
-        let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        let pending = PendingGap {
-            since_ns: header.ts_ns,
-            lost,
-        };
-        if header.flags & FLAG_GAP_ALL_THREADS != 0 {
-            cut_all(&mut self.threads, pending, out);
-        }
-        cut(self.threads.enter(header.tid), pending, out);
     }
 }
 

@@ -46,7 +46,7 @@ use crate::rotate::Policy;
 use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
 use crate::sort::Sorter;
 use crate::stacks::{Sampled, Waiting};
-use crate::stats::{StackCounts, Stats};
+use crate::stats::{QueueCounts, StackCounts, Stats};
 use output::{Ending, Output};
 use watermark::Watermark;
 
@@ -92,6 +92,8 @@ pub struct Line {
     late: u64,
     /// Stacks that closed segments have told.
     stacks_told: StackCounts,
+    /// The same of queues.
+    queues_told: QueueCounts,
 }
 
 /// The end of the present segment.
@@ -134,6 +136,7 @@ impl Line {
             undecoded: (0, 0),
             late: 0,
             stacks_told: StackCounts::default(),
+            queues_told: QueueCounts::default(),
         })
     }
 
@@ -158,6 +161,18 @@ impl Line {
             }
         }
         self.sorter.push(record);
+    }
+
+    /// These are the addresses of the queues of workers, as far as they are known; records
+    /// that come with others have no depth.
+    pub fn know_queues(&mut self, queues: impl Iterator<Item = u64>) {
+        self.interpreter.know_queues(queues);
+    }
+
+    /// Addresses of workers' cores whose queues have not been found, since this was last
+    /// asked.
+    pub fn take_cores(&mut self, each: impl FnMut(u64)) {
+        self.interpreter.take_cores(each);
     }
 
     /// Takes a runtime's counters. Their time is not before that of others, and later

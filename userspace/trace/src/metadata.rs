@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 
 use crate::mapping::{self, Mapping};
 use crate::object;
-use crate::stats::StackCounts;
+use crate::stats::{QueueCounts, StackCounts};
 
 /// What counters of runtimes are called where they are absent.
 pub const RUNTIME_METRICS: &str = "runtime-metrics";
+/// What the depths of workers' queues are called where they are absent.
+pub const LOCAL_QUEUE: &str = "local-queue";
 /// What asks for tasks and workers.
 pub const TOKIO: &str = "tokio";
 
@@ -136,12 +138,19 @@ pub struct Outcome<'a> {
     pub unwritten: u64,
     /// Stacks in the segment.
     pub stacks: StackCounts,
+    /// Events of the segment by whether the depth of the worker's queue was measured.
+    pub queues: QueueCounts,
     /// Why a recorder that keeps nothing has kept the segment.
     pub dump: Option<&'a str>,
 }
 
 /// What a runtime is called, with a hyphen and its number where that is known.
 pub(crate) const RUNTIME: &str = "tokio";
+/// dial9's: whether what polls and parks say of the worker's queue is measured. Its
+/// readers look at no other, so that one event without a value makes it false.
+const LOCAL_QUEUES: &str = "tokio.local_queue";
+const LOCAL_QUEUE_NOTE: &str = "tasks in the worker's queue, at most 255, the task in the LIFO \
+    slot not counted";
 const RUNTIME_METRICS_NOTE: &str = "every 10 ms, of each runtime of which a task has ended, \
     until it shuts down; read from the target's memory";
 
@@ -212,7 +221,7 @@ impl Metadata {
         let tells_tasks = signals.contains(&TOKIO);
         if tells_tasks {
             entries.put("tokio.poll_coverage", "all");
-            entries.put("tokio.local_queue", "false");
+            entries.put(LOCAL_QUEUES, "false");
         }
         entries.put_known("tokio.version", tokio_version.as_ref());
         entries.put("target.pid", &target.pid);
@@ -266,9 +275,11 @@ impl Metadata {
             undecoded,
             unwritten,
             stacks,
+            queues,
             dump,
         } = outcome;
         let mut entries = Entries(self.opening());
+        entries.put_queues(queues);
         for runtime in runtimes {
             let name = runtime.name();
             let workers = &runtime.workers;
@@ -322,6 +333,34 @@ impl Entries {
         }
         if !devices.is_empty() {
             self.put("dial9-bpf.file_syncs", "of ext4 only");
+        }
+    }
+
+    /// Nothing where none was measured.
+    fn put_queues(&mut self, queues: QueueCounts) {
+        let QueueCounts {
+            measured_parks,
+            other_parks,
+            measured_polls,
+            other_polls,
+        } = queues;
+        if measured_parks + measured_polls == 0 {
+            return;
+        }
+        let are_all = queues.are_all_measured();
+        let mut entries = self.0.iter_mut();
+        if let Some((_, value)) = entries.find(|(key, _)| key == LOCAL_QUEUES) {
+            *value = are_all.to_string();
+        }
+        self.put("dial9-bpf.local_queue", LOCAL_QUEUE_NOTE);
+        let counts = [
+            ("measured_parks", measured_parks),
+            ("other_parks", other_parks),
+            ("measured_polls", measured_polls),
+            ("other_polls", other_polls),
+        ];
+        for (name, count) in counts {
+            self.put(&format!("dial9-bpf.local_queue.{name}"), &count);
         }
     }
 
@@ -410,6 +449,7 @@ mod tests {
             undecoded: 0,
             unwritten: 0,
             stacks: StackCounts::default(),
+            queues: QueueCounts::default(),
             dump: None,
         };
         let runtime = |number, workers: &[u32]| Runtime {

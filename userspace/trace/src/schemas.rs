@@ -142,7 +142,7 @@ fn records() -> (PathBuf, String) {
         ts_ns: "CLOCK_MONOTONIC, ns",
     });
     record(&mut text, "header", size_of::<RecordHeader>(), &header);
-    let word = "index in the plan, or run-time address under flag 1";
+    let word = "index in the plan, or run-time address under flag 1; above bit 48 depth + 1";
     let head = "as above";
     let fields = fields!(PollStart {
         header: head,
@@ -182,7 +182,9 @@ fn records() -> (PathBuf, String) {
     record(&mut text, "spawn", size_of::<Spawn>(), &fields);
     let fields = fields!(Park {
         header: head,
-        cpu_ns: "CPU time of the thread, ns"
+        cpu_ns: "CPU time of the thread, ns",
+        core: "address of the worker's core, or 0",
+        queue: "address of its queue, or 0; above bit 48 depth + 1"
     });
     record(&mut text, "park, unpark", size_of::<Park>(), &fields);
     let fields = fields!(Gap {

@@ -64,6 +64,53 @@ pub struct Stats {
     pub forgotten_tasks: u64,
     /// Stacks by how much of them there is.
     pub stacks: StackCounts,
+    /// Events by whether the depth of the worker's queue was measured.
+    pub queues: QueueCounts,
+}
+
+/// Events that have a field for the depth of the worker's queue, by whether it was
+/// measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Parks and unparks with it.
+    pub measured_parks: u64,
+    /// Parks and unparks without.
+    pub other_parks: u64,
+    /// Polls with it.
+    pub measured_polls: u64,
+    /// Polls without.
+    pub other_polls: u64,
+}
+
+impl QueueCounts {
+    pub(crate) fn park(&mut self, queued: Option<u32>) {
+        *match queued {
+            Some(_) => &mut self.measured_parks,
+            None => &mut self.other_parks,
+        } += 1;
+    }
+
+    pub(crate) fn poll(&mut self, queued: Option<u32>) {
+        *match queued {
+            Some(_) => &mut self.measured_polls,
+            None => &mut self.other_polls,
+        } += 1;
+    }
+
+    /// What was counted since.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            measured_parks: self.measured_parks - before.measured_parks,
+            other_parks: self.other_parks - before.other_parks,
+            measured_polls: self.measured_polls - before.measured_polls,
+            other_polls: self.other_polls - before.other_polls,
+        }
+    }
+
+    /// Whether there are any, and none is without.
+    pub(crate) fn are_all_measured(&self) -> bool {
+        self.other_parks + self.other_polls == 0 && self.measured_parks + self.measured_polls > 0
+    }
 }
 
 /// Stacks by how much of them there is.

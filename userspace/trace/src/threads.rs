@@ -78,6 +78,8 @@ pub(crate) struct Thread {
     pub(crate) parked_wait_ns: Option<u64>,
     /// No poll start since the last gap.
     pub(crate) is_after_gap: bool,
+    /// Whether the worker that last parked here has a queue that is known.
+    pub(crate) has_queue: bool,
 }
 
 impl Thread {

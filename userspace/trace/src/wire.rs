@@ -22,7 +22,7 @@ macro_rules! wire {
 }
 
 wire! {
-    /// dial9: before each poll. `local_queue` is not measured and 0.
+    /// dial9: before each poll. `local_queue` is 0 where it was not measured.
     PollStartEvent {
         worker_id: u64,
         local_queue: u8,

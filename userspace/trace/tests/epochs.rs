@@ -78,6 +78,8 @@ fn timeline(seconds: u64) -> Timeline {
             let park = Park {
                 header: header(kind, 0, at),
                 cpu_ns: 1000 + at - START.mono_ns,
+                core: 0,
+                queue: 0,
             };
             let record = if kind == RecordKind::PARK {
                 Record::Park(park)

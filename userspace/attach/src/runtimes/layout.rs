@@ -246,6 +246,12 @@ impl Layout {
         Some((len.try_into().ok()?, alive.try_into().ok()?))
     }
 
+    /// Where the multi-thread scheduler's remotes are, and how many.
+    pub(super) fn remotes(&self, words: Words<'_>) -> Option<(u64, u64)> {
+        let [remotes, ..] = self.workers?;
+        Some((words.at(remotes - 8)?, words.at(remotes)?))
+    }
+
     fn fits(&self, words: Words<'_>) -> bool {
         let is_bool = |offset| words.byte(offset).is_some_and(|byte| byte <= 1);
         is_bool(self.closed)

@@ -40,6 +40,7 @@ fn start(ts_ns: u64, task_id: u64) -> Event {
         worker: 0,
         task_id,
         location: LocationId::UNKNOWN_TYPE,
+        queued: None,
     }
 }
 
@@ -54,6 +55,7 @@ fn park(ts_ns: u64, cpu_ns: u64) -> Event {
         cpu_ns,
         tid: 7,
         wait_ns: None,
+        queued: None,
     })
 }
 
@@ -64,6 +66,7 @@ fn unpark(ts_ns: u64, cpu_ns: u64) -> Event {
         cpu_ns,
         tid: 7,
         wait_ns: None,
+        queued: None,
     })
 }
 

@@ -4,12 +4,33 @@
 //! In: a thread's state and a time. Out: events, and counters of what could
 //! not become one. Never: a time in a worker's lane that is before the last.
 
-use dial9_bpf_abi::record::RecordHeader;
+use dial9_bpf_abi::record::{FLAG_GAP_ALL_THREADS, Gap, RecordHeader};
 
+use super::Interpreter;
 use crate::event::Event;
 use crate::location::Locations;
 use crate::stats::Stats;
 use crate::threads::{OpenPoll, PendingGap, Thread, Threads, Work};
+
+impl Interpreter {
+    pub(super) fn gap(&mut self, gap: &Gap, out: &mut impl FnMut(&Event, &Locations)) {
+        let Gap { header, lost } = *gap;
+        if header.flags & FLAG_GAP_ALL_THREADS == 0 {
+            self.get_over(header.tid, out);
+        } else {
+            self.get_over_all(out);
+        }
+        let out = &mut Out::new(&mut self.stats, &self.locations, out);
+        let pending = PendingGap {
+            since_ns: header.ts_ns,
+            lost,
+        };
+        if header.flags & FLAG_GAP_ALL_THREADS != 0 {
+            cut_all(&mut self.threads, pending, out);
+        }
+        cut(self.threads.enter(header.tid), pending, out);
+    }
+}
 
 /// Where events go: counted, then to the caller, with the names they use.
 pub(super) struct Out<'a, F> {
@@ -129,6 +150,7 @@ pub(super) fn forget(thread: &mut Thread, stats: &mut Stats) {
     }
     thread.depth = 0;
     thread.is_after_gap = true;
+    thread.has_queue = false;
     thread.parked_wait_ns = None;
 }
 
@@ -150,6 +172,7 @@ pub(super) fn cut(
         close(thread, poll, since_ns, out);
     }
     thread.is_after_gap = true;
+    thread.has_queue = false;
     thread.parked_wait_ns = None;
     thread.last_ns = since_ns;
     // Two gaps without a record between them are one.

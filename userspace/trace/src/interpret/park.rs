@@ -1,7 +1,7 @@
 //! Parks and unparks.
 //!
-//! In: a worker's record. Out: the event, with the worker, the CPU time and what it
-//! waited. Never: two of one kind in a row.
+//! In: a worker's record. Out: the event, with the worker, the CPU time, what it
+//! waited, and what is in its queue. Never: two of one kind in a row.
 
 use dial9_bpf_abi::record::Park;
 
@@ -18,13 +18,14 @@ impl Interpreter {
         side: ParkSide,
         out: &mut impl FnMut(&Event, &Locations),
     ) {
-        let Park { header, cpu_ns } = *park;
+        let Park { header, cpu_ns, .. } = *park;
         let out = &mut Out::new(&mut self.stats, &self.locations, out);
         let thread = self.threads.enter(header.tid);
         if !arrive(thread, header.ts_ns, out) {
             return;
         }
         thread.mark_worker_loops();
+        let queued = self.queues.at_park(park, thread);
         thread.cpu_ns = thread.cpu_ns.max(cpu_ns);
         // Within a poll it is a runtime's that the poll blocks on.
         let worker = thread.worker_at(thread.depth, &mut self.workers);
@@ -42,7 +43,9 @@ impl Interpreter {
             cpu_ns: thread.cpu_ns,
             tid: header.tid,
             wait_ns: waited_ns.filter(|_| side == ParkSide::Unpark),
+            queued,
         };
+        out.stats.queues.park(queued);
         let event = match side {
             ParkSide::Park => Event::Park(event),
             ParkSide::Unpark => Event::Unpark(event),

@@ -1,4 +1,4 @@
-use dial9_bpf_abi::record::{FLAG_BLOCKING, Park, RecordKind};
+use dial9_bpf_abi::record::{FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, Gap, Park, RecordKind};
 
 use super::*;
 use crate::event::{Absence, ParkEvent, RuntimeMetrics};
@@ -13,6 +13,7 @@ mod life;
 mod objects;
 mod off_cpu;
 mod polls;
+mod queue;
 mod sampled;
 mod tasks;
 
@@ -180,6 +181,8 @@ fn park(tid: u32, ts: u64, cpu_ns: u64) -> Record {
     Record::Park(Park {
         header: header(RecordKind::PARK, tid, ts),
         cpu_ns,
+        core: 0,
+        queue: 0,
     })
 }
 
@@ -187,6 +190,8 @@ fn unpark(tid: u32, ts: u64, cpu_ns: u64) -> Record {
     Record::Unpark(Park {
         header: header(RecordKind::UNPARK, tid, ts),
         cpu_ns,
+        core: 0,
+        queue: 0,
     })
 }
 
@@ -223,9 +228,11 @@ fn line(event: &Event, locations: &Locations) -> String {
             worker,
             task_id,
             location,
+            queued,
         } => {
+            let queued = queued.map_or_else(String::new, |depth| format!(" queued {depth}"));
             format!(
-                "{ts_ns} start w{worker} #{task_id} {}",
+                "{ts_ns} start w{worker} #{task_id} {}{queued}",
                 locations.name(location)
             )
         }
@@ -235,9 +242,11 @@ fn line(event: &Event, locations: &Locations) -> String {
             worker,
             cpu_ns,
             tid,
+            queued,
             ..
         }) => {
-            format!("{ts_ns} park w{worker} cpu {cpu_ns} tid {tid}")
+            let queued = queued.map_or_else(String::new, |depth| format!(" queued {depth}"));
+            format!("{ts_ns} park w{worker} cpu {cpu_ns} tid {tid}{queued}")
         }
         Event::Unpark(ParkEvent {
             ts_ns,
@@ -245,9 +254,11 @@ fn line(event: &Event, locations: &Locations) -> String {
             cpu_ns,
             tid,
             wait_ns,
+            queued,
         }) => {
             let wait = wait_ns.map_or_else(String::new, |ns| format!(" waited {ns}"));
-            format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}")
+            let queued = queued.map_or_else(String::new, |depth| format!(" queued {depth}"));
+            format!("{ts_ns} unpark w{worker} cpu {cpu_ns} tid {tid}{wait}{queued}")
         }
         Event::OffCpu(absence) => away_line(&absence),
         Event::CpuSample(sample) => sampled::sample_line(&sample, locations),

@@ -74,6 +74,7 @@ impl Line {
         self.ledger.begin_segment();
         self.undecoded.1 = 0;
         self.stacks_told = self.stats().stacks;
+        self.queues_told = self.stats().queues;
     }
 
     /// What is known of a segment that ends now.
@@ -86,6 +87,7 @@ impl Line {
             losses,
             undecoded: self.undecoded.1,
             stacks: stats.stacks.since(&self.stacks_told),
+            queues: stats.queues.since(&self.queues_told),
             is_complete,
             anchor,
         }

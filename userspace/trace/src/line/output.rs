@@ -16,7 +16,7 @@ use crate::loss::Loss;
 use crate::mapping::Mapping;
 use crate::metadata::{Metadata, Object, Runtime};
 use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
-use crate::stats::StackCounts;
+use crate::stats::{QueueCounts, StackCounts};
 
 /// Time between two attempts to write again, ns.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -67,6 +67,7 @@ pub(super) struct Ending<'a> {
     pub(super) losses: &'a [Loss],
     pub(super) undecoded: u64,
     pub(super) stacks: StackCounts,
+    pub(super) queues: QueueCounts,
     pub(super) is_complete: bool,
     pub(super) anchor: Anchor,
 }
@@ -336,6 +337,7 @@ impl Output {
             evicted,
             undecoded: ending.undecoded,
             stacks: ending.stacks,
+            queues: ending.queues,
             unwritten: self.unwritten,
             dump: self.why_wanted(),
             is_complete: ending.is_complete,

@@ -15,7 +15,7 @@ const TASK: (&str, &str) = ("task_id", "tokio::task::Id");
 const TID: (&str, &str) = ("tid", "thread id in the initial pid namespace");
 const QUEUE: (&str, &str) = (
     "local_queue",
-    "0: not measured (metadata tokio.local_queue=false)",
+    "tasks in the worker's queue; 0 where not measured (metadata tokio.local_queue=false)",
 );
 const CPU: (&str, &str) = ("cpu_time_ns", "CPU time of the thread, ns; never falls");
 const LOCATION: (&str, &str) = (

@@ -17,7 +17,7 @@ use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::loss::Loss;
 use crate::metadata::{Metadata, Outcome, Runtime};
-use crate::stats::StackCounts;
+use crate::stats::{QueueCounts, StackCounts};
 
 /// What the last batch of a segment says.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,7 @@ pub(crate) struct Closing<'a> {
     pub(crate) evicted: &'a [Evicted],
     pub(crate) undecoded: u64,
     pub(crate) stacks: StackCounts,
+    pub(crate) queues: QueueCounts,
     pub(crate) unwritten: u64,
     pub(crate) dump: Option<&'a str>,
     pub(crate) is_complete: bool,
@@ -190,6 +191,7 @@ impl ActiveSegment {
             undecoded,
             unwritten: 0,
             stacks: StackCounts::default(),
+            queues: QueueCounts::default(),
             dump: None,
             is_complete,
             anchor,
@@ -213,6 +215,7 @@ impl ActiveSegment {
             undecoded,
             unwritten,
             stacks,
+            queues,
             dump,
             is_complete,
             anchor,
@@ -237,6 +240,7 @@ impl ActiveSegment {
             undecoded,
             unwritten,
             stacks,
+            queues,
             dump,
         };
         let entries = metadata.closing(runtimes, threads, outcome);

@@ -121,6 +121,7 @@ fn closed_in_memory() -> ClosedSegment {
         undecoded: 0,
         unwritten: 0,
         stacks: crate::stats::StackCounts::default(),
+        queues: crate::stats::QueueCounts::default(),
         dump: Some("a test"),
         is_complete: true,
         anchor: anchor(2),

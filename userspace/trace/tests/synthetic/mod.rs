@@ -130,12 +130,22 @@ impl Stream {
         if self.random(8) == 0 {
             let cpu_ns = self.cpu_ns[worker as usize];
             self.put(worker, RecordKind::PARK, |header| {
-                Record::Park(Park { header, cpu_ns })
+                Record::Park(Park {
+                    header,
+                    cpu_ns,
+                    core: 0,
+                    queue: 0,
+                })
             });
             self.now_ns += self.random(200_000);
             let cpu_ns = cpu_ns + 500;
             self.put(worker, RecordKind::UNPARK, |header| {
-                Record::Unpark(Park { header, cpu_ns })
+                Record::Unpark(Park {
+                    header,
+                    cpu_ns,
+                    core: 0,
+                    queue: 0,
+                })
             });
         }
         let vtable = task_id % TYPES;

@@ -145,6 +145,15 @@ fn check_tasks(events: &[Event]) {
     }
 }
 
+const fn parked(header: RecordHeader, cpu_ns: u64) -> Park {
+    Park {
+        header,
+        cpu_ns,
+        core: 0,
+        queue: 0,
+    }
+}
+
 proptest! {
     #[test]
     fn any_interleaving_with_losses_gives_lanes_that_readers_take(steps in steps()) {
@@ -201,8 +210,8 @@ fn any_record() -> impl Strategy<Value = Record> {
                 owner: b,
                 scheduler: 0,
             }),
-            RecordKind::PARK => Record::Park(Park { header, cpu_ns: b }),
-            RecordKind::UNPARK => Record::Unpark(Park { header, cpu_ns: b }),
+            RecordKind::PARK => Record::Park(parked(header, b)),
+            RecordKind::UNPARK => Record::Unpark(parked(header, b)),
             _ => Record::Gap(Gap {
                 header,
                 lost: u64::MAX - a,
