@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use crate::shell;
 
 /// The packages of the workspace, and what each may import of the others.
-const WORKSPACE: [(&str, &[&str]); 11] = [
+const WORKSPACE: [(&str, &[&str]); 12] = [
     ("dial9-bpf-abi", &[]),
     ("dial9-bpf-programs", &["dial9-bpf-abi"]),
     ("dial9-bpf-probes", &["dial9-bpf-abi"]),
@@ -18,6 +18,7 @@ const WORKSPACE: [(&str, &[&str]); 11] = [
     ("dial9-bpf-trace", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-ship", &["dial9-bpf-trace"]),
     ("dial9-bpf-symbolize", &["dial9-bpf-trace"]),
+    ("dial9-bpf-spec", &[]),
     ("dial9-bpf-unwind", &[]),
     (
         "dial9-bpf",
@@ -46,7 +47,7 @@ const WORKSPACE: [(&str, &[&str]); 11] = [
 ];
 
 /// Packages from outside that have owners.
-const OWNED: [(&str, &[&str]); 18] = [
+const OWNED: [(&str, &[&str]); 20] = [
     ("aya", &["dial9-bpf-attach", "dial9-bpf-integration"]),
     ("aya-ebpf", &["dial9-bpf-programs"]),
     ("aya-obj", &["dial9-bpf-attach"]),
@@ -70,6 +71,8 @@ const OWNED: [(&str, &[&str]); 18] = [
         ],
     ),
     ("object_store", &["dial9-bpf-ship"]),
+    ("pest", &["dial9-bpf-spec"]),
+    ("pest_derive", &["dial9-bpf-spec"]),
     ("reqwest", &["dial9-bpf-ship"]),
     ("rustc-demangle", &["dial9-bpf-probes"]),
     ("rustls", &["dial9-bpf-ship"]),
