@@ -1,6 +1,10 @@
 //! Reserve, stamp, fill, submit; or count the loss. The only user of the rings.
 
-use aya_ebpf::{btf_maps::RingBuf, helpers::bpf_ktime_get_ns};
+use aya_ebpf::{
+    btf_maps::RingBuf,
+    helpers::{bpf_ktime_get_ns, generated::bpf_ringbuf_output},
+};
+use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use dial9_bpf_abi::{
     loss::{LossCause, counter_index},
@@ -57,6 +61,26 @@ impl Hit {
         unsafe { write_header(record.cast(), self.kind, flags, self.tid, stamp()) };
         fill(record);
         entry.submit(NO_WAKEUP);
+    }
+
+    /// Submits a record that is put together elsewhere, of `bytes` bytes.
+    ///
+    /// # Safety
+    /// So many bytes can be read there, and a header is in front of them.
+    #[inline(always)]
+    pub unsafe fn emit_copy(&self, record: *const c_void, bytes: u64) {
+        let Some(ring) = RINGS.get(self.cpu) else {
+            return self.lose(LossCause::NoRing);
+        };
+        if self.tid != 0 && has_lost() && !self.tell_gap(ring) {
+            return self.lose(LossCause::RingFull);
+        }
+        let ring = core::ptr::from_ref(ring).cast_mut().cast();
+        // SAFETY: the caller's; the ring is a live map.
+        let refused = unsafe { bpf_ringbuf_output(ring, record.cast_mut(), bytes, NO_WAKEUP) };
+        if refused != 0 {
+            self.lose(LossCause::RingFull);
+        }
     }
 
     /// Counts the hit as lost and marks its thread, so that the thread's next

@@ -16,6 +16,7 @@ mod away;
 mod bio;
 mod block_io;
 mod block_on;
+mod declared;
 mod emit;
 mod exec;
 mod filter;

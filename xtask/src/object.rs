@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// The programs of the kernel object: uprobes at Tokio's sites and at panics, and
 /// tracepoints on switches, wakes, forks, exits, signals, execs, the states of sockets,
-/// block I/O and syncs, the iterator over the target's files, and the profile's clock.
-pub(crate) const PROGRAMS: [&str; 28] = [
+/// block I/O and syncs, the one at declared probes, the iterator over the target's files, and the profile's clock.
+pub(crate) const PROGRAMS: [&str; 29] = [
     "accept_queues",
     "block_bio_backmerge",
     "block_bio_complete",
@@ -21,6 +21,7 @@ pub(crate) const PROGRAMS: [&str; 28] = [
     "cpu_sample",
     "block_rq_complete",
     "block_rq_issue",
+    "declared",
     "ext4_sync_file_enter",
     "ext4_sync_file_exit",
     "inet_sock_set_state",

@@ -8,6 +8,7 @@
 
 pub mod block_io;
 pub mod cookie;
+pub mod declared;
 pub mod fork;
 pub mod known;
 pub mod limits;

@@ -16,17 +16,20 @@ pub enum LossCause {
     TableFull = 4,
     /// The end of what had begun was not seen.
     Unseen = 5,
+    /// Another hit on the CPU was at it: it was interrupted half-way.
+    Busy = 6,
 }
 
 impl LossCause {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::RingFull,
         Self::NoRing,
         Self::UserFault,
         Self::SlotTaken,
         Self::TableFull,
         Self::Unseen,
+        Self::Busy,
     ];
 
     /// The cause's name in reports and schemas.
@@ -38,6 +41,7 @@ impl LossCause {
             Self::SlotTaken => "slot-taken",
             Self::TableFull => "table-full",
             Self::Unseen => "unseen",
+            Self::Busy => "busy",
         }
     }
 }

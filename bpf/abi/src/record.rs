@@ -56,9 +56,11 @@ impl RecordKind {
     pub const IO_END: Self = Self(20);
     /// A file was synced: [`Sync`].
     pub const SYNC: Self = Self(21);
+    /// A probe that a probe file declares was hit: [`crate::declared::Declared`].
+    pub const DECLARED: Self = Self(22);
 
     /// The kinds that a hit can have, in the order of their numbers.
-    pub const HITS: [Self; 20] = [
+    pub const HITS: [Self; 21] = [
         Self::POLL_START,
         Self::POLL_END,
         Self::WAKE,
@@ -79,6 +81,7 @@ impl RecordKind {
         Self::IO_BEGIN,
         Self::IO_END,
         Self::SYNC,
+        Self::DECLARED,
     ];
 
     /// The kind's name in reports and schemas; `None` for an unknown number.
@@ -105,6 +108,7 @@ impl RecordKind {
             Self::IO_BEGIN => "io-begin",
             Self::IO_END => "io-end",
             Self::SYNC => "sync",
+            Self::DECLARED => "declared",
             _ => return None,
         })
     }
@@ -137,6 +141,8 @@ pub const FLAG_UNTOLD: u16 = 512;
 pub const FLAG_MERGED: u16 = 1024;
 /// A file was synced as by `fdatasync`.
 pub const FLAG_DATA_ONLY: u16 = 2048;
+/// The return of this call will not be seen: the thread has too many open ones.
+pub const FLAG_UNPAIRED: u16 = 4096;
 /// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
 /// the object whose task it is: each object has a Tokio of its own, and that counts ids
 /// and owners from 1.

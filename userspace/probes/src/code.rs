@@ -106,6 +106,18 @@ impl Effects {
         }
     }
 
+    /// Whether the instruction may write memory.
+    pub(crate) fn writes_memory(&mut self, instruction: &Instruction) -> bool {
+        let used = self.0.info(instruction).used_memory().iter();
+        let mut writes = used.filter(|used| {
+            !matches!(
+                used.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+            )
+        });
+        writes.next().is_some()
+    }
+
     /// Whether the instruction changes the stack pointer.
     pub(crate) fn moves_stack(&mut self, instruction: &Instruction) -> bool {
         instruction.is_stack_instruction() || self.written(instruction).contains(RegisterSet::RSP)
@@ -318,7 +330,7 @@ pub(crate) fn site(
 }
 
 /// The instruction for a report, such as `jmp 0x66ed0`.
-fn text(instruction: &Instruction) -> String {
+pub(crate) fn text(instruction: &Instruction) -> String {
     let mut formatter = IntelFormatter::new();
     let options = formatter.options_mut();
     options.set_hex_prefix("0x");

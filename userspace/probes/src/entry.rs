@@ -110,7 +110,7 @@ fn first_emulated(
 
 /// Bytes by which an instruction that is no branch grows the stack; `None` if
 /// it sets the stack pointer to something else.
-fn stack_growth(effects: &mut Effects, instruction: &Instruction) -> Option<i64> {
+pub(crate) fn stack_growth(effects: &mut Effects, instruction: &Instruction) -> Option<i64> {
     let is_stack_pointer = instruction.op0_register() == iced_x86::Register::RSP;
     match instruction.code() {
         Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if is_stack_pointer => {

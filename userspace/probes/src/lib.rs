@@ -3,6 +3,7 @@
 //! In: the bytes of an ELF file. Out: a [`plan::Plan`]. Never: a look at a
 //! process, a file or the kernel; a guess.
 
+pub mod declared;
 pub mod plan;
 
 mod block_on;

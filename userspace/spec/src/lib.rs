@@ -9,15 +9,19 @@
 
 use std::fmt;
 
+use dial9_bpf_abi::declared;
+
 mod check;
 mod declare;
 mod filter;
+mod program;
 mod syntax;
 
 #[cfg(test)]
 mod tests;
 
 pub use filter::{Constant, Filter, Operator, Test};
+pub use program::{Operand, OperandPlace, Program, ProgramError};
 pub use syntax::SpecError;
 
 /// `probes/alloc.uprobes`: what the source `alloc` runs on.
@@ -26,15 +30,15 @@ pub const ALLOC: &str = include_str!("../../../probes/alloc.uprobes");
 pub const TOKIO: &str = include_str!("../../../probes/tokio.usdt");
 
 /// Most values of a probe.
-pub const MAX_VALUES: usize = 8;
+pub const MAX_VALUES: usize = declared::MAX_FIELDS;
 /// Most pointers that are followed for a value.
-pub const MAX_STEPS: usize = 4;
+pub const MAX_STEPS: usize = declared::MAX_STEPS;
 /// Most bytes of one value.
-pub const MAX_VALUE_BYTES: u32 = 256;
+pub const MAX_VALUE_BYTES: u32 = declared::MAX_VALUE_BYTES;
 /// Most bytes of a constant that a value is compared with.
-pub const MAX_CONSTANT_BYTES: usize = 32;
+pub const MAX_CONSTANT_BYTES: usize = declared::CONSTANT_BYTES;
 /// Most comparisons of a filter.
-pub const MAX_TESTS: usize = 8;
+pub const MAX_TESTS: usize = declared::MAX_TESTS;
 
 /// Which kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ const WORKSPACE: [(&str, &[&str]); 12] = [
     ("dial9-bpf-trace", &["dial9-bpf-abi", "dial9-bpf-probes"]),
     ("dial9-bpf-ship", &["dial9-bpf-trace"]),
     ("dial9-bpf-symbolize", &["dial9-bpf-trace"]),
-    ("dial9-bpf-spec", &[]),
+    ("dial9-bpf-spec", &["dial9-bpf-abi"]),
     ("dial9-bpf-unwind", &[]),
     (
         "dial9-bpf",
