@@ -21,7 +21,8 @@ use dial9_bpf_abi::{
     declared::{
         ACCEPT, BYTES, CALL, CONSTANT, CONSTANT_BYTES, Declared, DeclaredScratch, Definition,
         MAX_BYTES, MAX_FIELDS, MAX_OPEN, MAX_READS, MAX_STEPS, MAX_TESTS, MAX_VALUE_BYTES,
-        NO_LENGTH, NO_REGISTER, NUMBER, OpenCall, OpenCalls, RETURN, Read, THREAD, Test, operator,
+        NO_LENGTH, NO_REGISTER, NUMBER, OpenCall, OpenCalls, RETURN, Read, THREAD, Test,
+        definition_of, operator, pushed_of,
     },
     loss::LossCause,
     record::{FLAG_UNPAIRED, RecordKind},
@@ -35,6 +36,9 @@ use crate::{
     task::{attach_cookie, stack_pointer},
 };
 
+/// `rsp`'s number in instruction encoding.
+const RSP: usize = 4;
+
 /// A declared probe is hit.
 ///
 /// Hook: uprobe or return probe wherever a file says · Reads: what it says · Emits:
@@ -44,12 +48,14 @@ pub fn declared(ctx: ProbeContext) -> u32 {
     let Some(hit) = traced(RecordKind::DECLARED) else {
         return 0;
     };
-    let index = attach_cookie(&ctx);
-    let Some(definition) = DEFINITIONS.get(index as u32) else {
+    let cookie = attach_cookie(&ctx);
+    let index = definition_of(cookie);
+    let Some(definition) = DEFINITIONS.get(index) else {
         return 0;
     };
     // A return has popped its address.
-    let sp = stack_pointer(&ctx) - u64::from(definition.is_behind) * 8;
+    let popped = u64::from(definition.is_behind) * 8;
+    let sp = stack_pointer(&ctx) + pushed_of(cookie) - popped;
     if definition.role == RETURN && !leave(hit.tid, index - 1, sp) {
         return 0;
     }
@@ -76,22 +82,22 @@ pub fn declared(ctx: ProbeContext) -> u32 {
 fn take(
     ctx: &ProbeContext,
     hit: &Hit,
-    (index, definition, sp): (u64, &Definition, u64),
+    (index, definition, sp): (u32, &Definition, u64),
     scratch: &mut DeclaredScratch,
 ) {
     note_registers(ctx, hit.tid, scratch);
-    let mut present = numbers(definition, scratch);
-    let mut used = 0;
+    scratch.registers[RSP] = sp;
+    numbers(definition, scratch);
     if definition.tests_bytes != 0 {
-        (present, used) = bytes(definition, present, scratch);
+        bytes(definition, scratch);
     }
-    if !counts(definition, present, scratch) {
+    if !counts(definition, scratch) {
         return;
     }
     if definition.tests_bytes == 0 {
-        (present, used) = bytes(definition, present, scratch);
+        bytes(definition, scratch);
     }
-    let flags = if definition.role == CALL && !enter(hit.tid, index, sp) {
+    let flags = if definition.role == CALL && !enter(hit.tid, index, sp, scratch) {
         FLAG_UNPAIRED
     } else {
         0
@@ -99,6 +105,7 @@ fn take(
     for field in 0..MAX_FIELDS {
         scratch.record.fields[field] = scratch.numbers[field];
     }
+    let used = load_word(&scratch.used);
     let record = &mut scratch.record;
     record.header.kind = RecordKind::DECLARED;
     record.header.flags = flags;
@@ -107,12 +114,27 @@ fn take(
     record.header.ts_ns = unsafe { bpf_ktime_get_ns() };
     record.sp = sp;
     record.definition = index as u16;
-    record.present = present as u16;
+    record.present = scratch.present as u16;
     record.field_count = definition.field_count.into();
     record.bytes = used as u16;
     let length = size_of::<Declared>() as u64 + ((used + 7) & !7 & 2047);
     // SAFETY: the record and what follows it are the scratch's, and longer.
     unsafe { hit.emit_copy((&raw const scratch.record).cast(), length) };
+}
+
+/// What the loops below carry along is in the scratch rather than in registers: a word that
+/// was read back is any word to the verifier, so that all ways through an iteration are one
+/// to it. Otherwise it follows each of them to the end, and gives up.
+#[inline(always)]
+fn load_word(word: &u64) -> u64 {
+    // SAFETY: a reference is valid to read.
+    unsafe { core::ptr::read_volatile(word) }
+}
+
+#[inline(always)]
+fn store_word(word: &mut u64, value: u64) {
+    // SAFETY: a reference is valid to write.
+    unsafe { core::ptr::write_volatile(word, value) }
 }
 
 /// The registers by their numbers in instruction encoding.
@@ -133,64 +155,71 @@ fn note_registers(ctx: &ProbeContext, tid: u32, scratch: &mut DeclaredScratch) {
     scratch.registers[NO_REGISTER as usize] = 0;
 }
 
-/// Reads numbers, addresses and lengths; returns which could be.
+/// Reads numbers, addresses and lengths.
 #[inline(always)]
-fn numbers(definition: &Definition, scratch: &mut DeclaredScratch) -> u64 {
-    let mut present = 0;
+fn numbers(definition: &Definition, scratch: &mut DeclaredScratch) {
+    store_word(&mut scratch.present, 0);
+    store_word(&mut scratch.used, 0);
     for at in 0..MAX_READS {
         if at >= definition.read_count as usize {
             break;
         }
         let read = &definition.reads[at];
-        if let Some(number) = number(read, scratch) {
-            scratch.numbers[at] = number;
-            present |= 1 << at;
-        } else {
-            scratch.numbers[at] = 0;
+        if number(read, scratch, at) {
+            let present = load_word(&scratch.present) | 1 << at;
+            store_word(&mut scratch.present, present);
         }
     }
-    present
 }
 
+/// Reads one of them; false where it cannot be read, and then it is 0.
 #[inline(always)]
-fn number(read: &Read, scratch: &DeclaredScratch) -> Option<u64> {
+fn number(read: &Read, scratch: &mut DeclaredScratch, at: usize) -> bool {
     let base = if read.register == CONSTANT {
         read.constant
     } else {
         scratch.registers[read.register as usize & 31]
     };
     let index = scratch.registers[read.index as usize & 31] << (read.shift & 3);
-    let mut value = base.wrapping_add(index);
+    let value = &mut scratch.numbers[at];
+    store_word(value, base.wrapping_add(index));
     for step in 0..MAX_STEPS {
         if step >= read.steps as usize {
             break;
         }
-        let address = value.wrapping_add(read.offsets[step] as i64 as u64);
-        value = load(address, read.sizes[step])?;
+        let address = load_word(value).wrapping_add(read.offsets[step] as i64 as u64);
+        if !load(value, address, read.sizes[step]) {
+            return false;
+        }
     }
     let steps = read.steps as usize;
     if steps > MAX_STEPS {
-        return None;
+        return false;
     }
-    let value = value.wrapping_add(read.offsets[steps] as i64 as u64);
-    Some(if read.what == NUMBER {
-        narrowed(value, read.size, read.is_signed != 0)
-    } else {
-        value
-    })
+    let sum = load_word(value).wrapping_add(read.offsets[steps] as i64 as u64);
+    let is_number = read.what == NUMBER;
+    let size = if is_number { read.size } else { 8 };
+    store_word(value, narrowed(sum, size, read.is_signed != 0));
+    true
 }
 
+/// Puts so many bytes at an address in place of the word; false where they cannot be read,
+/// and then it is 0.
 #[inline(always)]
-fn load(address: u64, size: u8) -> Option<u64> {
-    let mut value = 0_u64;
+fn load(word: &mut u64, address: u64, size: u8) -> bool {
+    store_word(word, 0);
     let size = u32::from(size & 15);
     if size > 8 {
-        return None;
+        return false;
     }
-    // SAFETY: at most the eight bytes of our word; the helper checks the source.
-    let status =
-        unsafe { bpf_probe_read_user((&raw mut value).cast(), size, address as *const c_void) };
-    (status == 0).then_some(value)
+    // SAFETY: at most the eight bytes of the word; the helper checks the source.
+    unsafe {
+        bpf_probe_read_user(
+            core::ptr::from_mut(word).cast(),
+            size,
+            address as *const c_void,
+        ) == 0
+    }
 }
 
 #[inline(always)]
@@ -206,55 +235,49 @@ fn narrowed(value: u64, size: u8, is_signed: bool) -> u64 {
     }
 }
 
-/// Reads what is no number; returns which values could be read, and their bytes.
+/// Reads what is no number.
 #[inline(always)]
-fn bytes(definition: &Definition, mut present: u64, scratch: &mut DeclaredScratch) -> (u64, u64) {
-    let mut used = 0_u64;
+fn bytes(definition: &Definition, scratch: &mut DeclaredScratch) {
     for at in 0..MAX_READS {
         if at >= definition.read_count as usize {
             break;
         }
         let read = &definition.reads[at];
+        let present = load_word(&scratch.present);
         if read.what == NUMBER || present & (1 << at) == 0 {
             continue;
         }
-        scratch.starts[at] = used;
-        let got = copied(read, at, present, used, scratch);
-        match got {
+        let used = load_word(&scratch.used);
+        store_word(&mut scratch.starts[at], used);
+        match copied(read, at, scratch) {
             Some(got) => {
-                scratch.numbers[at] = got;
-                used += got;
+                store_word(&mut scratch.numbers[at], got);
+                store_word(&mut scratch.used, used + got);
             }
             None => {
-                scratch.numbers[at] = 0;
-                present &= !(1 << at);
+                store_word(&mut scratch.numbers[at], 0);
+                store_word(&mut scratch.present, present & !(1 << at));
             }
         }
     }
-    (present, used)
 }
 
 /// Copies one value behind the others; returns its bytes.
 #[inline(always)]
-fn copied(
-    read: &Read,
-    at: usize,
-    present: u64,
-    used: u64,
-    scratch: &mut DeclaredScratch,
-) -> Option<u64> {
-    let address = scratch.numbers[at & (MAX_READS - 1)] as *const c_void;
+fn copied(read: &Read, at: usize, scratch: &mut DeclaredScratch) -> Option<u64> {
+    let address = load_word(&scratch.numbers[at]) as *const c_void;
     let mut length = u64::from(read.max);
     if read.length != NO_LENGTH {
         let of = read.length as usize & (MAX_READS - 1);
-        if present & (1 << of) == 0 {
+        if load_word(&scratch.present) & (1 << of) == 0 {
             return None;
         }
-        let actual = scratch.numbers[of];
+        let actual = load_word(&scratch.numbers[of]);
         if actual < length {
             length = actual;
         }
     }
+    let used = load_word(&scratch.used);
     if length > u64::from(MAX_VALUE_BYTES) || used > MAX_BYTES as u64 {
         return None;
     }
@@ -276,26 +299,37 @@ fn copied(
 
 /// Whether the hit counts.
 #[inline(always)]
-fn counts(definition: &Definition, present: u64, scratch: &DeclaredScratch) -> bool {
+fn counts(definition: &Definition, scratch: &mut DeclaredScratch) -> bool {
     if definition.test_count == 0 {
         return true;
     }
-    let mut next = 0_u8;
-    for at in 0..MAX_TESTS as u8 {
-        if at != next {
-            continue;
+    store_word(&mut scratch.next, 0);
+    // Each test leads to a later one.
+    for _ in 0..MAX_TESTS {
+        let next = load_word(&scratch.next);
+        if next >= MAX_TESTS as u64 {
+            break;
         }
-        let test = &definition.tests[at as usize];
-        let value = test.value as usize & (MAX_READS - 1);
-        let is_true = present & (1 << value) != 0
-            && if test.is_bytes != 0 {
-                compares_bytes(test, value, scratch)
-            } else {
-                compares(test, scratch.numbers[value])
-            };
-        next = if is_true { test.on_true } else { test.on_false };
+        let test = &definition.tests[next as usize];
+        let next = if is_true(test, scratch) {
+            test.on_true
+        } else {
+            test.on_false
+        };
+        store_word(&mut scratch.next, next.into());
     }
-    next == ACCEPT
+    load_word(&scratch.next) == u64::from(ACCEPT)
+}
+
+#[inline(always)]
+fn is_true(test: &Test, scratch: &DeclaredScratch) -> bool {
+    let value = test.value as usize & (MAX_READS - 1);
+    load_word(&scratch.present) & (1 << value) != 0
+        && if test.is_bytes != 0 {
+            compares_bytes(test, value, scratch)
+        } else {
+            compares(test, load_word(&scratch.numbers[value]))
+        }
 }
 
 #[inline(always)]
@@ -320,8 +354,9 @@ fn compares(test: &Test, value: u64) -> bool {
 
 #[inline(always)]
 fn compares_bytes(test: &Test, value: usize, scratch: &DeclaredScratch) -> bool {
-    let length = scratch.numbers[value];
-    let begins = length >= test.length.into() && begins(test, scratch.starts[value], scratch);
+    let length = load_word(&scratch.numbers[value]);
+    let start = load_word(&scratch.starts[value]);
+    let begins = length >= test.length.into() && begins(test, start, scratch);
     let is_equal = begins && length == test.length.into();
     match test.operator {
         operator::EQUAL => is_equal,
@@ -350,7 +385,7 @@ fn begins(test: &Test, start: u64, scratch: &DeclaredScratch) -> bool {
 
 /// Notes a call of the thread; false when it has too many open.
 #[inline(always)]
-fn enter(tid: u32, definition: u64, sp: u64) -> bool {
+fn enter(tid: u32, definition: u32, sp: u64, scratch: &mut DeclaredScratch) -> bool {
     let Some(open) = OPEN_CALLS.get_ptr_mut(slot_index(tid)) else {
         return false;
     };
@@ -361,31 +396,34 @@ fn enter(tid: u32, definition: u64, sp: u64) -> bool {
         open.tid = tid;
         open.count = 0;
     }
-    let count = drop_ended(open, sp);
-    if count >= MAX_OPEN {
+    drop_ended(open, sp, &mut scratch.next);
+    let count = load_word(&scratch.next);
+    if count >= MAX_OPEN as u64 {
         return false;
     }
-    open.calls[count & (MAX_OPEN - 1)] = OpenCall { sp, definition };
+    open.calls[count as usize] = OpenCall {
+        sp,
+        definition: definition.into(),
+    };
     open.count = count as u32 + 1;
     true
 }
 
-/// How many calls are still open where the stack pointer is this: the stack grows down, and
-/// what is below has been left, by a return or not.
+/// Counts the calls that are still open where the stack pointer is this: the stack grows
+/// down, and what is below has been left, by a return or not.
 #[inline(always)]
-fn drop_ended(open: &OpenCalls, sp: u64) -> usize {
-    let mut count = 0;
+fn drop_ended(open: &OpenCalls, sp: u64, count: &mut u64) {
+    store_word(count, 0);
     for at in 0..MAX_OPEN {
         if at < open.count as usize && open.calls[at].sp > sp {
-            count = at + 1;
+            store_word(count, at as u64 + 1);
         }
     }
-    count
 }
 
 /// Takes a call out that returns; false when none is open.
 #[inline(always)]
-fn leave(tid: u32, definition: u64, sp: u64) -> bool {
+fn leave(tid: u32, definition: u32, sp: u64) -> bool {
     let Some(open) = OPEN_CALLS.get_ptr_mut(slot_index(tid)) else {
         return false;
     };
@@ -397,7 +435,7 @@ fn leave(tid: u32, definition: u64, sp: u64) -> bool {
     for at in 0..MAX_OPEN {
         if at < open.count as usize
             && open.calls[at].sp == sp
-            && open.calls[at].definition == definition
+            && open.calls[at].definition == u64::from(definition)
         {
             open.count = at as u32;
             return true;

@@ -127,6 +127,7 @@ fn with(hz: Option<u32>, unwinder: &mut Unwinder) -> (f64, Taken) {
         profile_hz: hz,
         queue_reads: QueueReads::AtParks,
         io: false,
+        declared: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert_eq!(tracer.profile_hz(), hz);

@@ -127,6 +127,7 @@ fn with_ours(pid: u32, profile_hz: Option<u32>) -> f64 {
         profile_hz,
         queue_reads: QueueReads::AtParks,
         io: false,
+        declared: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());

@@ -33,6 +33,7 @@ pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
         profile_hz: None,
         queue_reads: QueueReads::AtParks,
         io: false,
+        declared: false,
     };
     Tracer::load(target, options).expect("the programs load")
 }

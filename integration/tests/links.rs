@@ -39,6 +39,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
         profile_hz: None,
         queue_reads: QueueReads::AtParks,
         io: false,
+        declared: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer

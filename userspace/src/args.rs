@@ -215,6 +215,13 @@ pub(crate) struct RecordArgs {
     /// lines, where there is any; or from symbol tables only.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) debug_info: DebugInfoName,
+    /// Also record the probes that this file declares, *.uprobes or *.usdt; several times
+    /// for several files.
+    #[arg(long, value_name = "FILE", conflicts_with = "keep_rings")]
+    pub(crate) probes: Vec<PathBuf>,
+    /// Do not record when a declared probe, or a part of one, is nowhere.
+    #[arg(long, requires = "probes")]
+    pub(crate) strict: bool,
     /// Leave out sites whose instruction the kernel cannot emulate: a hit there
     /// costs about 20 times as much.
     #[arg(long)]

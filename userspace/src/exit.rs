@@ -9,7 +9,12 @@ use dial9_bpf_attach::{AttachError, privilege};
 use dial9_bpf_probes::ScanError;
 use rustix::io::Errno;
 
-use crate::{command::dump::NotAllowed, launch::LaunchError, objects::NoPolls};
+use crate::{
+    command::dump::NotAllowed,
+    declared::{ProbesError, Unresolved},
+    launch::LaunchError,
+    objects::NoPolls,
+};
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
@@ -49,8 +54,11 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<AttachError>() {
         return of_attach(error);
     }
-    if error.is::<ScanError>() || error.is::<NoPolls>() {
+    if error.is::<ScanError>() || error.is::<NoPolls>() || error.is::<Unresolved>() {
         return NOTHING_TO_TRACE;
+    }
+    if error.is::<ProbesError>() {
+        return USAGE;
     }
     if let Some(error) = error.downcast_ref::<LaunchError>() {
         return match error {

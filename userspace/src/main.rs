@@ -6,6 +6,7 @@
 mod args;
 mod code;
 mod command;
+mod declared;
 mod descriptors;
 mod dispatch;
 mod exit;

@@ -24,6 +24,26 @@ pub const MAX_BYTES: usize = 1024;
 /// Calls that a thread has open at once; a power of two.
 pub const MAX_OPEN: usize = 8;
 
+/// The cookie of a declared probe's site.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..16 | index of the definition |
+/// | 16..32 | bytes that the stack has grown since the function's begin |
+pub const fn cookie(definition: u16, pushed: u16) -> u64 {
+    definition as u64 | (pushed as u64) << 16
+}
+
+/// The index of the definition.
+pub const fn definition_of(cookie: u64) -> u32 {
+    cookie as u32 & 0xffff
+}
+
+/// The bytes that the stack has grown.
+pub const fn pushed_of(cookie: u64) -> u64 {
+    cookie >> 16 & 0xffff
+}
+
 /// [`Read::what`]: a number.
 pub const NUMBER: u8 = 0;
 /// The same: bytes at an address.
@@ -196,6 +216,12 @@ pub struct Declared {
 pub struct DeclaredScratch {
     /// 1 while somebody is at it.
     pub busy: u64,
+    /// Which values were read, one bit each.
+    pub present: u64,
+    /// Bytes of those so far.
+    pub used: u64,
+    /// How far a loop has come.
+    pub next: u64,
     /// The thread's registers, by their numbers in instruction encoding, and its id.
     pub registers: [u64; 32],
     /// Numbers, addresses and lengths that were read.

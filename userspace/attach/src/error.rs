@@ -92,6 +92,16 @@ pub enum AttachError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Sites of declared probes could not be attached.
+    #[error("could not attach declared probes to {sites} sites of {file}")]
+    Declared {
+        /// How many sites they have there.
+        sites: usize,
+        /// The file.
+        file: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A file of /proc or /sys did not read as expected.
     #[error("could not read {path}")]
     Proc {

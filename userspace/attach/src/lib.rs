@@ -8,6 +8,7 @@ pub mod baseline;
 pub mod block_io;
 pub mod btf;
 mod debug_file;
+pub mod declared;
 pub mod error;
 mod file;
 pub mod forks;

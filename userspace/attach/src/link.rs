@@ -192,7 +192,7 @@ impl Links {
     }
 }
 
-fn uprobe_pmu() -> io::Result<u32> {
+pub(crate) fn uprobe_pmu() -> io::Result<u32> {
     let text = fs::read_to_string(UPROBE_PMU)?;
     text.trim()
         .parse()

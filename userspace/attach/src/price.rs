@@ -80,6 +80,7 @@ impl Prices {
             profile_hz: None,
             queue_reads: QueueReads::AtParks,
             io: false,
+            declared: false,
         };
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);

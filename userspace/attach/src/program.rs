@@ -65,6 +65,9 @@ pub(crate) const BLOCK_BIO_QUEUE: &str = "block_bio_queue";
 /// The same on syncs.
 pub(crate) const SYNCS: [&str; 2] = ["ext4_sync_file_exit", "ext4_sync_file_enter"];
 
+/// Name of the program of declared probes.
+pub(crate) const DECLARED: &str = "declared";
+
 /// Name of a probe's program in the object.
 pub(crate) const fn program_name(probe: Probe) -> &'static str {
     match probe {
@@ -231,7 +234,16 @@ impl Programs {
     /// # Errors
     /// [`AttachError::Verifier`] with the last line of the verifier's log.
     pub(crate) fn load(&self, probe: Probe) -> Result<OwnedFd, AttachError> {
-        let name = program_name(probe);
+        self.load_named(program_name(probe), self.abilities.sleepable)
+    }
+
+    /// # Errors
+    /// As [`Programs::load`].
+    pub(crate) fn load_named(
+        &self,
+        name: &'static str,
+        sleepable: bool,
+    ) -> Result<OwnedFd, AttachError> {
         let absent = || AttachError::Object {
             reason: format!("no program {name}"),
         };
@@ -246,9 +258,11 @@ impl Programs {
             license: &program.license,
             name,
             hook: hook_of(self.abilities.link),
-            sleepable: self.abilities.sleepable,
+            sleepable,
         });
         loaded.map_err(|(source, log)| {
+                std::fs::write("/work/t/verifier.log", &log).unwrap();
+            }
             if log.is_empty() {
                 return refused(&format!("load program {name}"), source);
             }

@@ -133,6 +133,45 @@ pub(crate) fn link_uprobe_multi(
     cookies: &[u64],
     pid: u32,
 ) -> io::Result<OwnedFd> {
+    let sites = MultiSites {
+        offsets,
+        cookies,
+        semaphores: &[],
+        is_return: false,
+    };
+    link_multi_sites(program, path, &sites, pid)
+}
+
+/// Sites of one link.
+pub(crate) struct MultiSites<'a> {
+    pub(crate) offsets: &'a [u64],
+    /// As many.
+    pub(crate) cookies: &'a [u64],
+    /// As many file offsets of counters that the kernel raises while the link lives, 0 for
+    /// none; or none at all.
+    pub(crate) semaphores: &'a [u64],
+    /// Whether the program runs when the functions there return.
+    pub(crate) is_return: bool,
+}
+
+/// As [`link_uprobe_multi`], also for returns and for sites with semaphores.
+///
+/// # Errors
+/// The same.
+pub(crate) fn link_multi_sites(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    sites: &MultiSites<'_>,
+    pid: u32,
+) -> io::Result<OwnedFd> {
+    /// `BPF_F_UPROBE_MULTI_RETURN` (include/uapi/linux/bpf.h).
+    const RETURN: u32 = 1;
+    let MultiSites {
+        offsets,
+        cookies,
+        semaphores,
+        is_return,
+    } = *sites;
     let mut attr = zeroed_attr();
     // SAFETY: all-zero is valid for every member of the union.
     let link = unsafe { &mut attr.link_create };
@@ -144,6 +183,12 @@ pub(crate) fn link_uprobe_multi(
     multi.offsets = offsets.as_ptr() as u64;
     multi.cookies = cookies.as_ptr() as u64;
     multi.cnt = offsets.len() as u32;
+    if !semaphores.is_empty() {
+        multi.ref_ctr_offsets = semaphores.as_ptr() as u64;
+    }
+    if is_return {
+        multi.flags = RETURN;
+    }
     multi.pid = pid;
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
 }
@@ -161,7 +206,39 @@ pub(crate) fn link_perf(
     cookie: u64,
     pid: u32,
 ) -> io::Result<[OwnedFd; 2]> {
-    let event = perf_event_uprobe(pmu, path, offset, pid)?;
+    let site = PerfSite {
+        offset,
+        cookie,
+        semaphore: 0,
+        is_return: false,
+    };
+    link_perf_site(program, pmu, path, site, pid)
+}
+
+/// A site of a perf event.
+#[derive(Clone, Copy)]
+pub(crate) struct PerfSite {
+    pub(crate) offset: u64,
+    pub(crate) cookie: u64,
+    /// File offset of a counter that the kernel raises meanwhile, 0 for none.
+    pub(crate) semaphore: u64,
+    /// Whether the program runs when the function there returns.
+    pub(crate) is_return: bool,
+}
+
+/// As [`link_perf`], also for returns and for sites with semaphores.
+///
+/// # Errors
+/// The same.
+pub(crate) fn link_perf_site(
+    program: BorrowedFd<'_>,
+    pmu: u32,
+    path: &CStr,
+    site: PerfSite,
+    pid: u32,
+) -> io::Result<[OwnedFd; 2]> {
+    let cookie = site.cookie;
+    let event = perf_event_uprobe(pmu, path, site, pid)?;
     let link = link_perf_event(program, event.as_raw_fd(), cookie)?;
     Ok([link, event])
 }
@@ -186,13 +263,16 @@ pub(crate) fn link_perf_event(
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
 }
 
-fn perf_event_uprobe(pmu: u32, path: &CStr, offset: u64, pid: u32) -> io::Result<OwnedFd> {
+fn perf_event_uprobe(pmu: u32, path: &CStr, site: PerfSite, pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid perf_event_attr.
     let mut attr: perf_event_attr = unsafe { mem::zeroed() };
     attr.type_ = pmu;
     attr.size = size_of::<perf_event_attr>() as u32;
     attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
-    attr.__bindgen_anon_4.probe_offset = offset;
+    attr.__bindgen_anon_4.probe_offset = site.offset;
+    // include/linux/trace_events.h, `PERF_PROBE_CONFIG_IS_RETPROBE`, and kernel/events/core.c,
+    // `PERF_UPROBE_REF_CTR_OFFSET_SHIFT`.
+    attr.config = u64::from(site.is_return) | site.semaphore << 32;
     let none: libc::c_long = -1;
     // SAFETY: the attribute and the path outlive the call.
     let fd = unsafe {

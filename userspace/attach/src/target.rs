@@ -126,7 +126,7 @@ impl Target {
 
     /// The executable, open: the very file, also when it was replaced or lies in
     /// another mount namespace.
-    pub(crate) fn executable(&self) -> &File {
+    pub fn executable(&self) -> &File {
         &self.executable
     }
 

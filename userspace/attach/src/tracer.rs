@@ -21,14 +21,15 @@ use dial9_bpf_probes::plan::Probe;
 use crate::{
     AttachError, Object, Target,
     btf::{self, Offsets},
+    declared::Places,
     keep::Kept,
     link::{self, Attached, LateLinks, LinkKind, Links},
     local_queue::QueueReads,
     maps::Maps,
     profile::{self, Profile},
     program::{
-        Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
-        refused,
+        Abilities, DECLARED, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING,
+        exec_unseen, refused,
     },
     rings::{Rings, os_error},
     tracepoint::{self, attach_tracepoint, attach_whole},
@@ -58,6 +59,8 @@ pub struct Options {
     pub queue_reads: QueueReads,
     /// Whether block I/O is.
     pub io: bool,
+    /// Whether probes are declared.
+    pub declared: bool,
 }
 
 /// Hits that were lost, by where, what and why.
@@ -95,6 +98,10 @@ pub struct Tracer {
     pub(crate) tracepoints: Vec<(String, OwnedFd)>,
     /// Their programs; none of a tracer that was taken over.
     pub(crate) tracepoint_programs: Vec<(String, OwnedFd)>,
+    /// The program of declared probes, where some are to be attached.
+    pub(crate) declared_program: Option<OwnedFd>,
+    pub(crate) declared: Vec<Places>,
+    pub(crate) declared_links: Vec<OwnedFd>,
     pub(crate) maps: Maps,
     pub(crate) profile: Option<Profile>,
     pub(crate) abilities: Abilities,
@@ -122,6 +129,7 @@ impl Tracer {
             profile_hz,
             queue_reads: _,
             io,
+            declared,
         } = options;
         let offsets = btf::of_running_kernel()?;
         let mut ebpf = load_maps(target, options, &offsets)?;
@@ -135,6 +143,10 @@ impl Tracer {
                 Err(error) => return Err(error),
             }
         }
+        // It fills the CPU's scratch, and must not sleep meanwhile.
+        let declared_program = declared
+            .then(|| relocated.load_named(DECLARED, false))
+            .transpose()?;
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
         let mut tracepoints = attach_whole(
@@ -184,6 +196,9 @@ impl Tracer {
             programs,
             tracepoint_programs: tracepoint::programs_of(&ebpf, &tracepoints),
             tracepoints,
+            declared_program,
+            declared: Vec::new(),
+            declared_links: Vec::new(),
             maps,
             profile,
             abilities,
@@ -216,6 +231,7 @@ impl Tracer {
         };
         self.links = links;
         self.absent.extend(absent);
+        self.attach_declared(target)?;
         // Those that there are, so that no arrival is missed from the first moment on.
         self.read_accept_queues()?;
         self.set_target(target.pid())?;
@@ -268,6 +284,10 @@ impl Tracer {
         }
         if let Some(profile) = &mut self.profile {
             profile.stop();
+        }
+        // The other way round: begins before ends.
+        while let Some(link) = self.declared_links.pop() {
+            drop(link);
         }
         while let Some(links) = self.links.pop() {
             drop(links);
@@ -453,6 +473,12 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         loader
             .map_max_entries("STACKS", profile::ring_bytes(cpus))
             .map_max_entries("SCRATCH", entries.min(MAX_CPUS));
+    }
+    if options.declared {
+        let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS);
+        loader
+            .map_max_entries("DECLARED_SCRATCH", entries.min(MAX_CPUS))
+            .map_max_entries("OPEN_CALLS", SLOTS);
     }
     for (global, offset) in net.iter().chain(io) {
         loader.override_global(global, offset, true);

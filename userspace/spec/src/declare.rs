@@ -5,8 +5,8 @@ use pest::Span;
 use crate::filter::{Constant, Filter, Operator, Test};
 use crate::syntax::{Pair, Rule, SpecError, file};
 use crate::{
-    Base, Dialect, Emit, Exit, Expression, MAX_STEPS, MAX_VALUE_BYTES, Moment, Object, Place,
-    Probe, Spec, Type, Value, check, syntax,
+    Base, Dialect, Emit, Exit, Expression, MAX_STEPS, MAX_VALUE_BYTES, Moment, Object, Pattern,
+    Place, Probe, Spec, Type, Value, check, syntax,
 };
 
 pub(crate) fn spec(text: &str, dialect: Dialect) -> Result<Spec, SpecError> {
@@ -117,7 +117,7 @@ fn place(pair: Pair<'_>) -> Result<Place, SpecError> {
             match object.as_rule() {
                 Rule::exe => Object::Exe,
                 Rule::any_object => Object::Any,
-                _ => Object::Named(text(object)),
+                _ => Object::Named(Pattern(text(object))),
             }
         }
     };

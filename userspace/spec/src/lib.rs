@@ -136,7 +136,18 @@ pub enum Object {
     /// Every file that is mapped as code.
     Any,
     /// Those whose file name the pattern is of, as `libc.so.6` or `libssl*`.
-    Named(String),
+    Named(Pattern),
+}
+
+/// A pattern of names, in which `*` and `?` stand for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(pub String);
+
+impl Pattern {
+    /// Whether a name is of it.
+    pub fn matches(&self, name: &str) -> bool {
+        wildmatch::WildMatch::new(&self.0).matches(name)
+    }
 }
 
 /// When a probe is hit.

@@ -36,6 +36,7 @@ use dial9_bpf_trace::{
 use crate::{
     args::{AttachArgs, RecordArgs, Rotation, Signal},
     command::forked,
+    declared::{self, Resolved},
     descriptors,
     dispatch::{Dispatch, Shipping},
     exit,
@@ -100,6 +101,7 @@ pub(crate) fn record(
     care: Care,
     attached: impl FnOnce(),
 ) -> anyhow::Result<u8> {
+    let probes = declared::read(&args.probes)?;
     let owner = Owner::behind_sudo();
     let asked = flight::asked()?;
     let mut output = Output::prepare(&args.output, pid, owner)?;
@@ -116,6 +118,10 @@ pub(crate) fn record(
     let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
     let mut objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let mut mappings = names::mappings_of(args, &target, objects.debug_file.take());
+    let resolved = declared::resolve(&target, &probes, args.debug_file.as_deref())?;
+    if args.strict {
+        resolved.check_strictly()?;
+    }
     let prices = Prices::measure(abilities).ok();
     let options = options_of(args, abilities);
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
@@ -137,7 +143,13 @@ pub(crate) fn record(
         upload,
         names,
     };
-    let locations = Locations::of_objects(objects.traced.iter().map(identity::object_types));
+    let mut locations = Locations::of_objects(objects.traced.iter().map(identity::object_types));
+    let Resolved {
+        declared,
+        declarations,
+        rows,
+    } = resolved;
+    locations.declare(declarations);
     let flight = flight_of(args, &output, asked);
     let mut recording = match recording_of(config, locations, shipping, (args, &mut start), flight)
     {
@@ -147,6 +159,10 @@ pub(crate) fn record(
             return Err(error);
         }
     };
+    if let Err(error) = start.tracer().declare(declared) {
+        recording.discard()?;
+        return Err(error.into());
+    }
     let (mut tracer, began) = match attach(start, &target, &objects) {
         Ok(attached) => attached,
         Err(error) => {
@@ -157,6 +173,9 @@ pub(crate) fn record(
     output.keep();
     if let Some(offset) = runtimes.as_ref().and_then(Runtimes::likely_queue) {
         tracer.read_queues(offset, true)?;
+    }
+    for row in &rows {
+        stderr::say(row);
     }
     recording.note_absent(tracer.absent());
     recording.note_mappings(mappings.ok().flatten());
@@ -190,6 +209,7 @@ fn options_of(args: &RecordArgs, abilities: Abilities) -> Options {
         profile_hz: args.profile_hz(),
         queue_reads: args.local_queue.into(),
         io: args.wants(Signal::Io),
+        declared: !args.probes.is_empty(),
     }
 }
 

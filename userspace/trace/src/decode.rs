@@ -3,14 +3,18 @@
 //! In: the bytes of one ring entry. Out: a [`Record`], or what is wrong with
 //! the bytes. Never: a panic, an allocation, a look at the values inside.
 
+use dial9_bpf_abi::declared::Declared;
 use dial9_bpf_abi::record::{
     AcceptQueue, BlockOn, Exit, Gap, IoBegin, IoEnd, OffCpu, Panic, Park, PollEnd, PollStart,
     RecordHeader, RecordKind, Signal, Spawn, Sync, TaskRecord, Terminate, Text,
 };
 
+use crate::payloads::Payload;
+
 pub use stack::{CopiedStack, UserStack};
 
 mod block_io;
+pub(crate) mod declared;
 mod stack;
 
 /// One record, by kind.
@@ -54,6 +58,8 @@ pub enum Record {
     IoEnd(IoEnd),
     /// A file was synced.
     Sync(Sync),
+    /// A declared probe was hit. What is behind the record is kept elsewhere.
+    Declared(Declared, Payload),
 }
 
 /// Bytes that are not a record.
@@ -160,6 +166,9 @@ impl Record {
             RecordKind::IO_BEGIN => block_io::io_begin(bytes).map(Self::IoBegin),
             RecordKind::IO_END => block_io::io_end(bytes).map(Self::IoEnd),
             RecordKind::SYNC => block_io::sync(bytes).map(Self::Sync),
+            RecordKind::DECLARED => {
+                declared::declared(bytes).map(|record| Self::Declared(record, Payload::default()))
+            }
             _ => return Err(DecodeError::UnknownKind { kind }),
         };
         record.ok_or(DecodeError::Length {
@@ -189,10 +198,11 @@ impl Record {
             Self::IoBegin(record) => &record.header,
             Self::IoEnd(record) => &record.header,
             Self::Sync(record) => &record.header,
+            Self::Declared(record, _) => &record.header,
         }
     }
 
-    /// Appends the record as the kernel would have written it.
+    /// Appends the record as the kernel would have written it, without what is behind it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let header = self.header();
         out.extend_from_slice(&header.kind.0.to_ne_bytes());
@@ -267,6 +277,7 @@ impl Record {
             Self::IoBegin(IoBegin { header: _, bio }) => put(bio),
             Self::IoEnd(ref record) => block_io::put_io_end(record, put),
             Self::Sync(ref record) => block_io::put_sync(record, put),
+            Self::Declared(ref record, _) => declared::put_declared(record, put),
             Self::Text(Text { header: _, bytes }) => out.extend_from_slice(&bytes),
         }
     }

@@ -7,6 +7,7 @@
 
 use dial9_trace_format::InternedString;
 use dial9_trace_format::encoder::Encoder as WireEncoder;
+use dial9_trace_format::types::FieldValue;
 
 use crate::clock::Anchor;
 use crate::event::{
@@ -25,6 +26,7 @@ use crate::wire::{
 };
 
 mod block_io;
+mod declared;
 mod samples;
 mod symbols;
 
@@ -48,6 +50,8 @@ pub struct Encoder {
     names: Vec<Option<InternedString>>,
     /// This batch's handle for each reason to be off the CPU.
     reasons: [Option<InternedString>; Off::ALL.len()],
+    /// Room for the fields of a declared event.
+    fields: Vec<FieldValue>,
 }
 
 impl std::fmt::Debug for Encoder {
@@ -78,6 +82,7 @@ impl Encoder {
             done: Vec::new(),
             names: Vec::new(),
             reasons: [None; Off::ALL.len()],
+            fields: Vec::new(),
         }
     }
 
@@ -206,6 +211,7 @@ impl Encoder {
             Event::BlockIo(ref io) => self.block_io(io),
             Event::Synced(ref synced) => self.synced(synced),
             Event::KernelIo(ref io) => self.kernel_io(io),
+            Event::Declared(ref hit) => self.declared(hit, locations),
             Event::TargetEnd(ref end) => self.target_end(end, locations),
         }
     }

@@ -128,6 +128,9 @@ pub enum Event {
     Synced(Synced),
     /// What the kernel's own threads have submitted.
     KernelIo(KernelIo),
+    /// A declared probe was hit. Its values are those that
+    /// [`crate::location::Locations`] has at this moment.
+    Declared(DeclaredHit),
     /// The target ended.
     TargetEnd(TargetEnd),
 }
@@ -156,6 +159,7 @@ impl Event {
             | Self::BlockIo(BlockIo { ts_ns, .. })
             | Self::Synced(Synced { ts_ns, .. })
             | Self::KernelIo(KernelIo { ts_ns, .. })
+            | Self::Declared(DeclaredHit { ts_ns, .. })
             | Self::TargetEnd(TargetEnd { ts_ns, .. }) => ts_ns,
         }
     }
@@ -177,6 +181,17 @@ pub struct ParkEvent {
     pub wait_ns: Option<u64>,
     /// Tasks in the worker's queue then; `None` where that was not measured.
     pub queued: Option<u32>,
+}
+
+/// A hit of a declared probe, or a call from its begin to its return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeclaredHit {
+    /// When; of a call, when it returned.
+    pub ts_ns: u64,
+    /// Which event, by its place among the declarations.
+    pub event: usize,
+    /// How long a call took, ns.
+    pub duration_ns: Option<u64>,
 }
 
 /// An interval in which a thread was off its CPU.

@@ -22,6 +22,7 @@ use crate::event::{Event, NO_WORKER, Sample, TargetEnd};
 use crate::location::{LocationId, Locations, ObjectTypes};
 use crate::metadata::Runtime;
 use crate::object::{self, unique};
+use crate::payloads::Payloads;
 use crate::schedulers::Schedulers;
 use crate::stats::Stats;
 use crate::tasks::{Sighting, Tasks};
@@ -38,6 +39,7 @@ pub use watch::LongPoll;
 pub(crate) mod accept_queue;
 mod block_io;
 mod block_on;
+mod declared;
 mod lane;
 mod life;
 mod off_cpu;
@@ -73,6 +75,7 @@ pub struct Interpreter {
     listeners: Listeners,
     submitted: Submitted,
     queues: Queues,
+    payloads: Payloads,
     watch: Watch,
     /// Whether every interval off the CPU has its wake.
     tells_waits: bool,
@@ -92,6 +95,7 @@ impl Interpreter {
             listeners: Listeners::default(),
             submitted: Submitted::default(),
             queues: Queues::default(),
+            payloads: Payloads::default(),
             watch: Watch::default(),
             tells_waits: false,
             stats: Stats::default(),
@@ -185,6 +189,7 @@ impl Interpreter {
             Record::IoBegin(begin) => self.io_begin(begin, out),
             Record::IoEnd(end) => self.io_end(end, out),
             Record::Sync(sync) => self.sync(sync, out),
+            Record::Declared(record, payload) => self.declared(record, *payload, out),
         }
     }
 

@@ -14,6 +14,7 @@
 mod block_io;
 pub mod check;
 pub mod clock;
+pub mod declared;
 pub mod decode;
 pub mod dump;
 pub mod encode;
@@ -30,6 +31,7 @@ pub mod mapping;
 pub mod metadata;
 mod metrics;
 mod object;
+pub mod payloads;
 pub mod recover;
 pub mod rotate;
 mod schedulers;

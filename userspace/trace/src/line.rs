@@ -35,7 +35,7 @@ use dial9_bpf_abi::loss::LossCause;
 use dial9_bpf_abi::record::{Gap, RecordHeader, RecordKind};
 
 use crate::clock::Anchor;
-use crate::decode::Record;
+use crate::decode::{Record, declared};
 use crate::event::{Sample, TargetEnd};
 use crate::interpret::{Interpreter, LongPoll, OpenGap};
 use crate::location::{Locations, ObjectTypes};
@@ -148,7 +148,7 @@ impl Line {
     /// Takes one ring entry. Those of one ring come in the ring's order.
     #[inline]
     pub fn push(&mut self, cpu: u32, bytes: &[u8]) {
-        let Ok(record) = Record::decode(bytes) else {
+        let Ok(mut record) = Record::decode(bytes) else {
             self.undecoded.0 += 1;
             self.undecoded.1 += 1;
             return;
@@ -159,6 +159,10 @@ impl Line {
             if header.ts_ns < self.output.started().mono_ns {
                 return self.drop_late(cpu, header);
             }
+        }
+        if let Record::Declared(hit, payload) = &mut record {
+            let behind = declared::bytes_of(hit, bytes);
+            *payload = self.interpreter.keep_payload(header.ts_ns, behind);
         }
         self.sorter.push(record);
     }
@@ -502,6 +506,7 @@ impl Line {
             });
         });
         sample_before(until_ns, interpreter, output);
+        interpreter.forget_payloads(until_ns);
         self.released_ns = self.released_ns.max(until_ns);
     }
 }

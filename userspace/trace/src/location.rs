@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
+use crate::declared::{Declarations, Values};
 use crate::texts::{TextId, Texts};
 
 /// A task type of an object; its position is the vtable's index in the plan.
@@ -50,6 +51,9 @@ pub struct Locations {
     texts: Texts,
     /// Frames of the sample that is being said.
     frames: Vec<u64>,
+    declarations: Declarations,
+    /// Values of the declared hit that is being said: of its begin, and of its end.
+    values: (Values, Values),
 }
 
 /// A file with task types of its own.
@@ -111,11 +115,33 @@ impl Locations {
             strangers: 0,
             texts: Texts::default(),
             frames: Vec::new(),
+            declarations: Declarations::default(),
+            values: Default::default(),
         };
         for object in objects {
             locations.add_object(object);
         }
         locations
+    }
+
+    /// Takes note of what probes are declared.
+    pub fn declare(&mut self, declarations: Declarations) {
+        self.declarations = declarations;
+    }
+
+    pub(crate) fn declarations(&self) -> &Declarations {
+        &self.declarations
+    }
+
+    /// Values of the declared hit that is being said: of its begin, and of its end.
+    pub(crate) fn values(&self) -> &(Values, Values) {
+        &self.values
+    }
+
+    /// Where those of the next one go.
+    pub(crate) fn values_mut(&mut self) -> (&mut Values, &mut Values) {
+        let (first, second) = &mut self.values;
+        (first, second)
     }
 
     /// Adds the types of one more object, of the next number.

@@ -60,6 +60,10 @@ pub struct Stats {
     pub untold_absences: u64,
     /// I/O that was not done at the end of the recording, or whose end was lost: no event.
     pub unfinished_io: u64,
+    /// Calls of declared probes of which one side was not seen: no event.
+    pub unpaired_calls: u64,
+    /// Hits of declared probes that nobody has declared: no event.
+    pub unknown_definitions: u64,
     /// Tasks forgotten before their end was seen, to bound memory.
     pub forgotten_tasks: u64,
     /// Stacks by how much of them there is.
@@ -203,6 +207,8 @@ pub struct RecordCounts {
     pub io_end: u64,
     /// Files synced.
     pub sync: u64,
+    /// Declared probes hit; calls count twice.
+    pub declared: u64,
 }
 
 impl RecordCounts {
@@ -229,6 +235,7 @@ impl RecordCounts {
             Record::IoBegin(_) => &mut self.io_begin,
             Record::IoEnd(_) => &mut self.io_end,
             Record::Sync(_) => &mut self.sync,
+            Record::Declared(..) => &mut self.declared,
         };
         *counter += 1;
     }
@@ -265,11 +272,12 @@ impl RecordCounts {
             io_begin,
             io_end,
             sync,
+            declared,
         } = *self;
         let of_tasks = poll_start + poll_end + wake + spawn + terminate + park + unpark;
         let of_threads = block_on + block_on_end + off_cpu + cpu_sample + off_cpu_stack;
         let of_kernel = accept_queue + io_begin + io_end + sync;
-        of_tasks + of_threads + of_kernel + exit + signal + panic + message + piece
+        of_tasks + of_threads + of_kernel + declared + exit + signal + panic + message + piece
     }
 }
 
@@ -321,6 +329,8 @@ pub struct EventCounts {
     pub synced: u64,
     /// Samples of what the kernel's own threads have submitted.
     pub kernel_io: u64,
+    /// Declared events.
+    pub declared: u64,
     /// The target's end.
     pub target_end: u64,
 }
@@ -351,6 +361,7 @@ impl EventCounts {
             Event::BlockIo(_) => &mut self.block_io,
             Event::Synced(_) => &mut self.synced,
             Event::KernelIo(_) => &mut self.kernel_io,
+            Event::Declared(_) => &mut self.declared,
             Event::TargetEnd(_) => &mut self.target_end,
         };
         *counter += 1;
@@ -379,13 +390,14 @@ impl EventCounts {
             block_io,
             synced,
             kernel_io,
+            declared,
             target_end,
         } = *self;
         let of_tasks = poll_start + poll_end + park + unpark + spawn + terminate + wake + blocking;
         let of_threads =
             block_on + off_cpu + cpu_sample + off_cpu_sample + panic + block_io + synced;
         let samples = runtime_metrics + usage + accept_queue + kernel_io;
-        of_tasks + of_threads + samples + gap + target_end
+        of_tasks + of_threads + samples + declared + gap + target_end
     }
 }
 
@@ -416,8 +428,9 @@ mod tests {
             block_io: 1 << 17,
             synced: 1 << 18,
             kernel_io: 1 << 19,
-            target_end: 1 << 20,
+            declared: 1 << 20,
+            target_end: 1 << 21,
         };
-        assert_eq!(counts.total(), (1 << 21) - 1);
+        assert_eq!(counts.total(), (1 << 22) - 1);
     }
 }

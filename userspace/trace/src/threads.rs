@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
+use crate::declared::Values;
 use crate::location::LocationId;
 use crate::metadata::Runtime;
 
@@ -41,6 +42,16 @@ pub(crate) struct OpenBlockOn {
     pub(crate) start_ns: u64,
 }
 
+/// A call of a declared probe that has not returned.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    /// Stack pointer at the function's begin, bytes.
+    pub(crate) sp: u64,
+    pub(crate) definition: u16,
+    pub(crate) start_ns: u64,
+    pub(crate) values: Values,
+}
+
 /// Hits lost that the thread's next record ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingGap {
@@ -64,6 +75,10 @@ pub(crate) struct Thread {
     /// Innermost last. Apart from the polls: inlined, one of each may be at the same
     /// stack pointer.
     pub(crate) blocked: Vec<OpenBlockOn>,
+    /// Innermost last.
+    pub(crate) calls: Vec<OpenCall>,
+    /// Room for the values of calls to come.
+    pub(crate) spare_values: Vec<Values>,
     /// Worker ids by nesting depth of task polls.
     workers: Vec<u32>,
     /// Task polls among `open`.
@@ -144,12 +159,14 @@ impl Thread {
         let Self {
             open,
             blocked,
+            calls,
             workers,
             gap,
             cpu_ns,
             ..
         } = self;
-        open.is_empty() && blocked.is_empty() && workers.is_empty() && gap.is_none() && *cpu_ns == 0
+        let has_open = !(open.is_empty() && blocked.is_empty() && calls.is_empty());
+        !has_open && workers.is_empty() && gap.is_none() && *cpu_ns == 0
     }
 }
 
@@ -308,13 +325,18 @@ impl Threads {
         if !thread.is_idle() {
             return;
         }
-        let (open, workers) = (
-            std::mem::take(&mut thread.open),
-            std::mem::take(&mut thread.workers),
-        );
+        let Thread {
+            open,
+            workers,
+            calls,
+            spare_values,
+            ..
+        } = std::mem::take(thread);
         *thread = Thread {
             open,
             workers,
+            calls,
+            spare_values,
             ..Thread::default()
         };
         self.by_tid.remove(&tid);

@@ -27,6 +27,7 @@ const WORKSPACE: [(&str, &[&str]); 12] = [
             "dial9-bpf-attach",
             "dial9-bpf-probes",
             "dial9-bpf-ship",
+            "dial9-bpf-spec",
             "dial9-bpf-symbolize",
             "dial9-bpf-trace",
             "dial9-bpf-unwind",

@@ -141,6 +141,7 @@ pub(super) fn close(
 /// Drops what the thread has open, without an event.
 pub(super) fn forget(thread: &mut Thread, stats: &mut Stats) {
     stats.block_ons_cut += thread.blocked.drain(..).count() as u64;
+    stats.unpaired_calls += thread.calls.drain(..).count() as u64;
     for poll in thread.open.drain(..) {
         match poll.work {
             Work::Task { .. } => stats.polls_interrupted += 1,
@@ -163,6 +164,7 @@ pub(super) fn cut(
 ) {
     let since_ns = gap.since_ns.max(thread.last_ns);
     out.stats.block_ons_cut += thread.blocked.drain(..).count() as u64;
+    out.stats.unpaired_calls += thread.calls.drain(..).count() as u64;
     while let Some(poll) = thread.open.pop() {
         match poll.work {
             Work::Task { .. } => out.stats.polls_cut_by_gap += 1,
