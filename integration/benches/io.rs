@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::TracepointBaseline};
+use dial9_bpf_attach::{
+    Abilities, Options, QueueReads, Target, Tracer, baseline::TracepointBaseline,
+};
 use dial9_bpf_integration::{Build, TestProgram, block_io::DiskFile, output_dir, require_root};
 use rustix::{
     fs::OFlags,
@@ -146,6 +148,8 @@ fn with_ours(pid: u32, files: &[File; 2], lost: &mut u64) -> Costs {
         net: false,
         profile_hz: None,
         io: true,
+        queue_reads: QueueReads::AtParks,
+        declared: false,
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     let kernel_io = tracer.kernel_io().expect("it can be read");

@@ -10,6 +10,7 @@
 pub mod block_io;
 pub mod bpffs;
 pub mod called;
+pub mod declared;
 pub mod demo;
 pub mod driven;
 pub mod kernel;

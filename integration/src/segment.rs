@@ -333,16 +333,7 @@ impl Facts {
     ///
     /// When it does not decode.
     pub fn add(&mut self, path: &Path) -> Result<()> {
-        let bytes = unpacked(path)?;
-        let mut decoder = Decoder::new(&bytes).context("no header")?;
-        decoder.for_each_event(|event| self.take(&event))?;
-        ensure!(
-            decoder.position() == bytes.len(),
-            "{} of {} bytes decode",
-            decoder.position(),
-            bytes.len()
-        );
-        Ok(())
+        each_event(path, |event| self.take(event))
     }
 
     fn take(&mut self, event: &RawEvent<'_, '_>) {
@@ -629,6 +620,24 @@ pub fn unpacked(path: &Path) -> Result<Vec<u8>> {
         rest.len()
     );
     Ok(unpacked)
+}
+
+/// Calls `each` for every event of a file.
+///
+/// # Errors
+///
+/// When it does not decode to its last byte.
+pub(crate) fn each_event(path: &Path, mut each: impl FnMut(&RawEvent<'_, '_>)) -> Result<()> {
+    let bytes = unpacked(path)?;
+    let mut decoder = Decoder::new(&bytes).context("no header")?;
+    decoder.for_each_event(|event| each(&event))?;
+    ensure!(
+        decoder.position() == bytes.len(),
+        "{} of {} bytes decode",
+        decoder.position(),
+        bytes.len()
+    );
+    Ok(())
 }
 
 fn field<'f, 'a>(event: &RawEvent<'a, 'f>, name: &str) -> Option<&'f FieldValueRef<'a>> {

@@ -20,6 +20,8 @@ use dial9_bpf_probes::{declared::Code, plan::InstructionClass};
 use dial9_bpf_spec::{Dialect, Emit, Exit, Moment, Object, Place, Probe, Program, Spec};
 use dial9_bpf_trace::declared::{Declarations, Shape};
 
+use crate::args::RecordArgs;
+
 mod shape;
 mod sites;
 
@@ -169,7 +171,7 @@ impl Resolved {
     ///
     /// # Errors
     /// [`Unresolved`].
-    pub(crate) fn check_strictly(&self) -> Result<(), Unresolved> {
+    fn check_strictly(&self) -> Result<(), Unresolved> {
         let missing = self.rows.iter().filter(|row| !row.misses.is_empty());
         let missing: Vec<String> = missing.map(ToString::to_string).collect();
         if missing.is_empty() {
@@ -203,20 +205,20 @@ impl Candidate {
     }
 }
 
-/// Looks for probes in a target's files; `debug_file` has the executable's symbols, where
-/// they were taken out of it.
+/// Looks for probes in a target's files.
 ///
 /// # Errors
-/// When the target cannot be looked at, or a probe cannot be run.
+/// When the target cannot be looked at, or a probe cannot be run, or is to be somewhere and
+/// is not.
 pub(crate) fn resolve(
     target: &Target,
     probes: &[Probe],
-    debug_file: Option<&Path>,
+    args: &RecordArgs,
 ) -> anyhow::Result<Resolved> {
     if probes.is_empty() {
         return Ok(Resolved::default());
     }
-    let candidates = candidates(target, probes, debug_file)?;
+    let candidates = candidates(target, probes, args.debug_file.as_deref())?;
     let mut codes = Vec::new();
     for candidate in &candidates {
         let debug_file = candidate.debug_file.as_ref().map(|file| &**file.parts());
@@ -232,14 +234,18 @@ pub(crate) fn resolve(
     }
     let shapes: Vec<Shape> = probes.iter().map(shape::of).collect();
     let places = making.places(&candidates)?;
-    Ok(Resolved {
+    let resolved = Resolved {
         declarations: Declarations::new(shapes, &making.programs),
         declared: Declared {
             definitions: making.definitions,
             places,
         },
         rows: making.rows,
-    })
+    };
+    if args.strict {
+        resolved.check_strictly()?;
+    }
+    Ok(resolved)
 }
 
 fn candidates(

@@ -113,6 +113,8 @@ impl Summary<'_> {
             ("programs not run", self.missed_runs),
             ("off the CPU, untold", self.stats.untold_absences),
             ("I/O not done", self.stats.unfinished_io),
+            ("declared probes", self.stats.events.declared),
+            ("calls without an end", self.stats.unpaired_calls),
         ];
         rows.into_iter().filter(|(_, count)| *count > 0)
     }
@@ -292,6 +294,7 @@ mod tests {
             block_io: 0,
             synced: 0,
             kernel_io: 0,
+            declared: 0,
             target_end: 0,
         }
     }

@@ -70,3 +70,6 @@ pub const KERNEL_IO_COUNTS: u32 = 6;
 
 const _: () = assert!(size_of::<InFlight>() == 48);
 const _: () = assert!(size_of::<Syncing>() == 16);
+const _: () = assert!(size_of::<crate::record::IoBegin>() == 24);
+const _: () = assert!(size_of::<crate::record::IoEnd>() == 72);
+const _: () = assert!(size_of::<crate::record::Sync>() == 40);

@@ -24,6 +24,9 @@ pub const MAX_BYTES: usize = 1024;
 /// Calls that a thread has open at once; a power of two.
 pub const MAX_OPEN: usize = 8;
 
+/// Flag of a call whose return will not be seen: the thread has too many open ones.
+pub const FLAG_UNPAIRED: u16 = 4096;
+
 /// The cookie of a declared probe's site.
 ///
 /// | bits | field |
@@ -36,7 +39,7 @@ pub const fn cookie(definition: u16, pushed: u16) -> u64 {
 
 /// The index of the definition.
 pub const fn definition_of(cookie: u64) -> u32 {
-    cookie as u32 & 0xffff
+    (cookie & 0xffff) as u32
 }
 
 /// The bytes that the stack has grown.

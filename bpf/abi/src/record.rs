@@ -141,8 +141,6 @@ pub const FLAG_UNTOLD: u16 = 512;
 pub const FLAG_MERGED: u16 = 1024;
 /// A file was synced as by `fdatasync`.
 pub const FLAG_DATA_ONLY: u16 = 2048;
-/// The return of this call will not be seen: the thread has too many open ones.
-pub const FLAG_UNPAIRED: u16 = 4096;
 /// Position, in [`RecordHeader::flags`] of what a hit says of a task, of the number of
 /// the object whose task it is: each object has a Tokio of its own, and that counts ids
 /// and owners from 1.
@@ -426,6 +424,3 @@ const _: () = assert!(size_of::<Panic>() == 24);
 const _: () = assert!(size_of::<Text>() == 40);
 const _: () = assert!(size_of::<OffCpu>() == 40);
 const _: () = assert!(size_of::<AcceptQueue>() == 72);
-const _: () = assert!(size_of::<IoBegin>() == 24);
-const _: () = assert!(size_of::<IoEnd>() == 72);
-const _: () = assert!(size_of::<Sync>() == 40);

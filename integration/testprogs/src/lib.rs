@@ -7,6 +7,7 @@ pub mod amount;
 pub mod count;
 pub mod cycles;
 pub mod host;
+pub mod pages;
 pub mod quiet;
 pub mod script;
 pub mod service;

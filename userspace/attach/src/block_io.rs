@@ -13,7 +13,7 @@ use aya::{
 use dial9_bpf_abi::block_io::KernelIoCount;
 
 use crate::{
-    Abilities, AttachError, Options, Target, Tracer,
+    Abilities, AttachError, Options, QueueReads, Target, Tracer,
     btf::Offsets,
     maps::absent,
     program::{BLOCK_BIO_QUEUE, BLOCK_IO, SYNCS, refused},
@@ -56,6 +56,8 @@ pub fn missing(target: &Target) -> Result<Vec<(&'static str, String)>, AttachErr
         net: false,
         profile_hz: None,
         io: true,
+        queue_reads: QueueReads::AtParks,
+        declared: false,
     };
     let tracer = Tracer::load(target, options)?;
     let is_of_io = |(name, _): &&(&str, String)| [REQUESTS, SYNCED].contains(name);

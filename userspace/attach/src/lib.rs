@@ -12,6 +12,7 @@ pub mod declared;
 pub mod error;
 mod file;
 pub mod forks;
+pub mod gaps;
 pub mod keep;
 mod link;
 mod listeners;

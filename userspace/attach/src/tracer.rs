@@ -14,7 +14,7 @@ use dial9_bpf_abi::{
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::{LossCause, counter_index},
     record::RecordKind,
-    thread::{LOST_BY_SEVERAL, LostHits, SLOTS},
+    thread::SLOTS,
 };
 use dial9_bpf_probes::plan::Probe;
 
@@ -28,8 +28,8 @@ use crate::{
     maps::Maps,
     profile::{self, Profile},
     program::{
-        Abilities, DECLARED, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING,
-        exec_unseen, refused,
+        Abilities, LIFE, Programs, SCHED_PROCESS_EXEC, SCHED_SWITCH, SCHED_WAKING, exec_unseen,
+        refused,
     },
     rings::{Rings, os_error},
     tracepoint::{self, attach_tracepoint, attach_whole},
@@ -44,6 +44,7 @@ pub(crate) const WAKERS: &str = "thread-wakes";
 
 /// How to trace.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
 pub struct Options {
     /// Budget of all rings together, bytes.
     pub ring_bytes: u64,
@@ -74,17 +75,6 @@ pub struct Loss {
     pub cause: LossCause,
     /// How many since the programs were loaded, without those that a predecessor
     /// has told.
-    pub lost: u64,
-}
-
-/// A thread that lost hits and has had no record since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PendingGap {
-    /// The thread; `None` stands for every thread.
-    pub tid: Option<u32>,
-    /// When the first lost hit happened, `CLOCK_MONOTONIC`, ns.
-    pub since_ns: u64,
-    /// Hits lost since.
     pub lost: u64,
 }
 
@@ -122,14 +112,12 @@ impl Tracer {
     /// [`AttachError::RingBudget`].
     pub fn load(target: &Target, options: Options) -> Result<Self, AttachError> {
         let Options {
-            ring_bytes,
             abilities,
             sched,
             net,
             profile_hz,
-            queue_reads: _,
             io,
-            declared,
+            ..
         } = options;
         let offsets = btf::of_running_kernel()?;
         let mut ebpf = load_maps(target, options, &offsets)?;
@@ -143,10 +131,7 @@ impl Tracer {
                 Err(error) => return Err(error),
             }
         }
-        // It fills the CPU's scratch, and must not sleep meanwhile.
-        let declared_program = declared
-            .then(|| relocated.load_named(DECLARED, false))
-            .transpose()?;
+        let declared_program = relocated.load_declared(options.declared)?;
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
         let mut tracepoints = attach_whole(
@@ -180,7 +165,7 @@ impl Tracer {
             absent.extend(wakers.map(|reason| (WAKERS, reason)));
         }
         let mut maps = Maps::of(&mut ebpf);
-        let rings = Rings::create(maps.get_mut("RINGS")?, ring_bytes)?;
+        let rings = Rings::create(maps.get_mut("RINGS")?, options.ring_bytes)?;
         let profile = match profile_hz {
             Some(hz) => Some(Profile::begin(
                 (&mut ebpf, &offsets, &mut maps),
@@ -387,33 +372,6 @@ impl Tracer {
         let told = self.told.iter().find(|told| counter(told) == counter(loss));
         told.map_or(0, |told| told.lost)
     }
-
-    /// Threads whose last hits were lost; to be asked after the last drain.
-    ///
-    /// # Errors
-    /// [`AttachError::Kernel`] when the slots cannot be read.
-    pub fn pending_gaps(&self) -> Result<Vec<PendingGap>, AttachError> {
-        let slots: Array<&MapData, SlotBytes> = self
-            .maps
-            .get("LOST_HITS")?
-            .try_into()
-            .map_err(|error| map_unreadable(&error))?;
-        let mut gaps = Vec::new();
-        for index in 0..SLOTS {
-            let SlotBytes(slot) = slots
-                .get(&index, 0)
-                .map_err(|error| map_unreadable(&error))?;
-            if slot.lost > 0 {
-                let tid = (slot.tid != LOST_BY_SEVERAL).then_some(slot.tid);
-                gaps.push(PendingGap {
-                    tid,
-                    since_ns: slot.since_ns,
-                    lost: slot.lost,
-                });
-            }
-        }
-        Ok(gaps)
-    }
 }
 
 impl Drop for Tracer {
@@ -421,14 +379,6 @@ impl Drop for Tracer {
         self.detach();
     }
 }
-
-/// [`LostHits`] as aya reads map values.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct SlotBytes(LostHits);
-
-// SAFETY: integers without padding; every bit pattern is valid.
-unsafe impl aya::Pod for SlotBytes {}
 
 fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebpf, AttachError> {
     let sleepable = u32::from(options.abilities.sleepable);

@@ -5,7 +5,6 @@
 //! for the target to wait.
 
 use std::{
-    ffi::OsString,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -16,15 +15,9 @@ use dial9_bpf_attach::{
     profile::{self, CPU_PROFILE},
     rings::check_budget,
 };
-use dial9_bpf_ship::{
-    convert::head_of_archive,
-    courier::Upload,
-    identity::{ENV_BUCKET, ENV_PREFIX, Identity, destination_of_env},
-    rate::Rate,
-    sink::{StoreOptions, StoreSink},
-};
+use dial9_bpf_ship::{convert::head_of_archive, identity::Identity};
 use dial9_bpf_trace::{
-    clock::{Anchor, monotonic_ns},
+    clock::monotonic_ns,
     line::{Config, Line},
     location::Locations,
     metadata::RUNTIME_METRICS,
@@ -57,6 +50,8 @@ use crate::{
     stderr, stdout, stop,
     usage::Meter,
 };
+
+mod upload;
 
 /// What is missing where the counters of the process cannot be read.
 const RESOURCES: &str = "process-resources";
@@ -108,7 +103,7 @@ pub(crate) fn record(
     if args.keep_rings {
         keep::drop_stale();
     }
-    let upload = upload_of(args)?;
+    let upload = upload::of(args)?;
     check_budget(args.ring_bytes)?;
     let abilities = Abilities::probe(None)?;
     if args.keep_rings {
@@ -118,24 +113,14 @@ pub(crate) fn record(
     let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
     let mut objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let mut mappings = names::mappings_of(args, &target, objects.debug_file.take());
-    let resolved = declared::resolve(&target, &probes, args.debug_file.as_deref())?;
-    if args.strict {
-        resolved.check_strictly()?;
-    }
+    let resolved = declared::resolve(&target, &probes, args)?;
     let prices = Prices::measure(abilities).ok();
     let options = options_of(args, abilities);
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;
     let named = (args.service.as_deref(), args.instance.as_deref());
     let identity = identity::identity(&target, &args.output, named)?;
     let mut config = config_of(args, (&target, &objects, start.tracer()), &identity, owner)?;
-    let runtimes = args
-        .wants(Signal::Tokio)
-        .then(|| Runtimes::of(&target, objects.tokio_version()));
-    let no_runtimes = runtimes.as_ref().and_then(Runtimes::absent);
-    if let Some(reason) = no_runtimes {
-        let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
-        config.metadata.absent.push(absent);
-    }
+    let runtimes = runtimes_of(args, (&target, &objects), &mut config);
     let names = names::of(args, &mut mappings, &mut config.metadata);
     let shipping = Shipping {
         identity,
@@ -144,12 +129,7 @@ pub(crate) fn record(
         names,
     };
     let mut locations = Locations::of_objects(objects.traced.iter().map(identity::object_types));
-    let Resolved {
-        declared,
-        declarations,
-        rows,
-    } = resolved;
-    locations.declare(declarations);
+    locations.declare(resolved.declarations.clone());
     let flight = flight_of(args, &output, asked);
     let mut recording = match recording_of(config, locations, shipping, (args, &mut start), flight)
     {
@@ -159,11 +139,7 @@ pub(crate) fn record(
             return Err(error);
         }
     };
-    if let Err(error) = start.tracer().declare(declared) {
-        recording.discard()?;
-        return Err(error.into());
-    }
-    let (mut tracer, began) = match attach(start, &target, &objects) {
+    let (mut tracer, began) = match attach(start, &target, &objects, resolved) {
         Ok(attached) => attached,
         Err(error) => {
             recording.discard()?;
@@ -174,12 +150,9 @@ pub(crate) fn record(
     if let Some(offset) = runtimes.as_ref().and_then(Runtimes::likely_queue) {
         tracer.read_queues(offset, true)?;
     }
-    for row in &rows {
-        stderr::say(row);
-    }
     recording.note_absent(tracer.absent());
     recording.note_mappings(mappings.ok().flatten());
-    if let Some(reason) = no_runtimes {
+    if let Some(reason) = runtimes.as_ref().and_then(Runtimes::absent) {
         stderr::say(format_args!("missing: {RUNTIME_METRICS}: {reason}"));
     }
     let meter = meter_of(args, &target, &mut recording);
@@ -198,6 +171,22 @@ pub(crate) fn record(
     let session = Session::new(&target, (recording, beside), cost, (began, until));
     attached();
     session.run(&mut tracer, stop, args.duration)
+}
+
+/// Reads the counters of runtimes, where tasks are wanted; what the segment says of it.
+fn runtimes_of(
+    args: &RecordArgs,
+    (target, objects): (&Target, &Objects),
+    config: &mut Config,
+) -> Option<Runtimes> {
+    let runtimes = args
+        .wants(Signal::Tokio)
+        .then(|| Runtimes::of(target, objects.tokio_version()))?;
+    if let Some(reason) = runtimes.absent() {
+        let absent = (RUNTIME_METRICS.to_owned(), reason.to_owned());
+        config.metadata.absent.push(absent);
+    }
+    Some(runtimes)
 }
 
 fn options_of(args: &RecordArgs, abilities: Abilities) -> Options {
@@ -338,23 +327,6 @@ fn flight_of(args: &RecordArgs, output: &Output, asked: Arc<AtomicBool>) -> Opti
     ))
 }
 
-/// The store that segments go to, and its name.
-fn upload_of(args: &RecordArgs) -> anyhow::Result<Option<(Upload<StoreSink>, String)>> {
-    let env = |name| std::env::var(name).ok();
-    let of_env = || destination_of_env(env(ENV_BUCKET).as_deref(), env(ENV_PREFIX).as_deref());
-    let Some(destination) = args.upload.clone().or_else(of_env) else {
-        return Ok(None);
-    };
-    let utf8 = |(name, value): (OsString, OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let env = std::env::vars_os().filter_map(utf8);
-    let sink = StoreSink::open(&destination, &StoreOptions::default(), env)?;
-    let mut upload = Upload::to(sink, destination.prefix(), Anchor::read().unix_ns);
-    upload.rate = args.upload_rate.map(Rate::new);
-    Ok(Some((upload, destination.to_string())))
-}
-
 /// A recording with a segment that begins now, or where the last one of a tracer
 /// that was taken over ends, in a spool that is recovered.
 fn recording_of(
@@ -408,13 +380,15 @@ fn report(found: &Found, uploads: bool) {
 
 /// Attaches, and says so; the value is when the links were live.
 fn attach(
-    start: Start,
+    mut start: Start,
     target: &Target,
     objects: &Objects,
+    resolved: Resolved,
 ) -> Result<(Tracer, Instant), AttachError> {
     let Objects {
         traced, unusable, ..
     } = objects;
+    start.tracer().declare(resolved.declared)?;
     let tried = Instant::now();
     let since_ns = monotonic_ns();
     let (mut tracer, how) = match start {
@@ -446,6 +420,9 @@ fn attach(
     ));
     for object in traced {
         tell(object);
+    }
+    for row in &resolved.rows {
+        stderr::say(row);
     }
     for Unusable { path, reason } in unusable {
         stderr::say(format_args!("missing: {path}: {reason}"));

@@ -13,12 +13,11 @@
 
 use dial9_bpf_abi::queue::split;
 use dial9_bpf_abi::record::{
-    FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordHeader, Spawn, TaskRecord,
-    Terminate,
+    FLAG_BLOCKING, FLAG_VTABLE_ADDRESS, PollEnd, PollStart, RecordHeader, Spawn, Terminate,
 };
 
 use crate::decode::Record;
-use crate::event::{Event, NO_WORKER, Sample, TargetEnd};
+use crate::event::{Event, Sample, TargetEnd};
 use crate::location::{LocationId, Locations, ObjectTypes};
 use crate::metadata::Runtime;
 use crate::object::{self, unique};
@@ -46,10 +45,8 @@ mod off_cpu;
 mod park;
 mod queue;
 mod sampled;
+mod wake;
 mod watch;
-
-/// Largest worker id that a wake can name.
-const MAX_WAKE_WORKER: u32 = 253;
 
 /// Losses of a thread that no later record has reported, from the kernel's
 /// thread slots.
@@ -366,36 +363,6 @@ impl Interpreter {
             thread.leave_workers(&mut self.workers);
         }
         self.threads.forget_if_idle(tid);
-    }
-
-    fn wake(&mut self, wake: &TaskRecord, out: &mut impl FnMut(&Event, &Locations)) {
-        let TaskRecord { header, task_id } = *wake;
-        let task_id = unique(object::of(header), task_id);
-        let out = &mut Out::new(&mut self.stats, &self.locations, out);
-        let (waker, worker) = visit(&mut self.threads, header, out);
-        if task_id == 0 {
-            out.stats.zero_tasks += 1;
-            return;
-        }
-        match self.tasks.wake(task_id, header.ts_ns) {
-            Sighting::Known => {}
-            Sighting::Announce(event) => out.event(&event),
-            Sighting::Blocking => {
-                out.stats.blocking_wakes += 1;
-                return;
-            }
-        }
-        let target_worker = worker
-            .filter(|&worker| worker <= MAX_WAKE_WORKER)
-            .and_then(|worker| u8::try_from(worker).ok())
-            .unwrap_or(NO_WORKER);
-        let event = Event::Wake {
-            ts_ns: header.ts_ns,
-            waker,
-            woken: task_id,
-            target_worker,
-        };
-        out.event(&event);
     }
 
     fn spawn(&mut self, spawn: &Spawn, out: &mut impl FnMut(&Event, &Locations)) {

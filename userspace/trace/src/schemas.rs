@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
+use dial9_bpf_abi::declared::Declared;
 use dial9_bpf_abi::record::{
     AcceptQueue, BlockOn, Exit, Gap, IoBegin, IoEnd, OffCpu, Panic, Park, PollEnd, PollStart,
     RecordHeader, RecordKind, Signal, Spawn, Sync, TaskRecord, Terminate, Text,
@@ -287,6 +288,16 @@ fn io_records(text: &mut String) {
         error: "negative, or 0"
     });
     record(text, "sync", size_of::<Sync>(), &fields);
+    let fields = fields!(Declared {
+        header: head,
+        sp: "of calls and returns: at the function's begin",
+        definition: "index",
+        present: "bit 0: the first field was read",
+        field_count: "fields",
+        bytes: "of all fields that have some; they follow, up to a multiple of 8",
+        fields: "numbers, and lengths of bytes"
+    });
+    record(text, "declared", size_of::<Declared>(), &fields);
 }
 
 #[test]

@@ -334,9 +334,9 @@ impl Threads {
         } = std::mem::take(thread);
         *thread = Thread {
             open,
-            workers,
             calls,
             spare_values,
+            workers,
             ..Thread::default()
         };
         self.by_tid.remove(&tid);

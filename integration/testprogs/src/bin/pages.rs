@@ -8,44 +8,19 @@
 //! that one thread makes for a while.
 
 use std::{
-    env, fmt::Write as _, fs,
+    env,
+    fmt::Write as _,
+    fs,
     hint::black_box,
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::thread::gettid;
-use testprogs::script;
-
-/// What a page is looked up by.
-#[repr(C)]
-struct Request {
-    number: u64,
-    key: [u8; 16],
-    depth: i32,
-}
-
-/// The page of a tenant: a number that is odd for every third.
-#[inline(never)]
-fn get_page(tenant: u32, request: &Request) -> u64 {
-    let word = u64::from_le_bytes(request.key[..8].try_into().expect("eight bytes"));
-    black_box(word.wrapping_mul(3) ^ u64::from(tenant))
-}
-
-/// A text and its length.
-#[inline(never)]
-fn describe(text: &str, is_long: bool) -> usize {
-    black_box(text.len() + usize::from(is_long))
-}
-
-/// A function that calls itself.
-#[inline(never)]
-fn depth(left: u32) -> u32 {
-    if left == 0 {
-        return black_box(0);
-    }
-    black_box(depth(left - 1)) + 1
-}
+use testprogs::{
+    pages::{Request, depth, describe, get_page},
+    script,
+};
 
 fn request(thread: u64, number: u64) -> Request {
     let mut key = [0; 16];
@@ -106,7 +81,10 @@ fn rate() -> u64 {
 fn main() {
     let mut args = env::args().skip(1);
     let file = args.next().expect("a file");
-    let mut number = || args.next().map_or(0, |text| text.parse().expect("a number"));
+    let mut number = || {
+        args.next()
+            .map_or(0, |text| text.parse().expect("a number"))
+    };
     let (calls, pace) = (number(), number());
     script::say_ready();
     let mut log = String::new();

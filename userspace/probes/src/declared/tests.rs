@@ -85,14 +85,13 @@ fn returns_and_jumps_out_are_told() {
             a.jne(function(3))?;
             a.ret()
         },
-        |code, function| code.exits(function),
+        |code, function| {
+            let exits = code.exits(function);
+            let are_stepped = |place: &Place| place.class == InstructionClass::SingleStepped;
+            assert!(exits.places.iter().all(are_stepped));
+            exits
+        },
     );
     assert_eq!(exits.places.len(), 2);
-    assert!(
-        exits
-            .places
-            .iter()
-            .all(|place| place.class == InstructionClass::SingleStepped)
-    );
     assert_eq!((exits.jumps, exits.is_whole), (1, true));
 }

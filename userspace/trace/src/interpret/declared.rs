@@ -5,8 +5,7 @@
 //! side was not seen: it began before the attach, was open at the end, its frame was left
 //! otherwise, or a gap hid it.
 
-use dial9_bpf_abi::declared::Declared;
-use dial9_bpf_abi::record::FLAG_UNPAIRED;
+use dial9_bpf_abi::declared::{Declared, FLAG_UNPAIRED};
 
 use super::Interpreter;
 use super::lane::{Out, arrive};

@@ -1,4 +1,6 @@
-use dial9_bpf_abi::record::{FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, Gap, Park, RecordKind};
+use dial9_bpf_abi::record::{
+    FLAG_BLOCKING, FLAG_GAP_ALL_THREADS, Gap, Park, RecordKind, TaskRecord,
+};
 
 use super::*;
 use crate::event::{Absence, ParkEvent, RuntimeMetrics};
@@ -321,6 +323,7 @@ fn line(event: &Event, locations: &Locations) -> String {
             format!("{ts_ns} runtime {number} queue {global_queue} alive {alive_tasks}")
         }
         Event::Panic(panicked) => life::panic_line(&panicked, locations),
+        Event::Declared(hit) => format!("{} declared {}", hit.ts_ns, hit.event),
         Event::TargetEnd(end) => life::end_line(&end, locations),
     }
 }
