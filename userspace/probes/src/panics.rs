@@ -1,8 +1,8 @@
 //! Panics: std's function that runs the panic hook, and the unwinder's that
 //! begins to unwind.
 //!
-//! In: symbols of the executable, and of the library that unwinds. Out: a site at
-//! the entry of each. Never: where a panic happens in a stripped executable, or in
+//! In: symbols of the executable, and of the library that unwinds; with [`raise`] the
+//! code of an executable that has that in itself. Out: a site at the entry of each. Never: where a panic happens in a stripped executable, or in
 //! one whose std hands the location over in a register that is not known.
 //!
 //! `library/std/src/panicking.rs`: `panic_with_hook(payload: &mut dyn
@@ -20,6 +20,8 @@ use crate::elf::{self, Image};
 use crate::entry;
 use crate::names;
 use crate::plan::{Binary, Miss, Plan, Probe, Site};
+
+mod raise;
 
 const PANIC: &str = "std::panicking::panic_with_hook";
 const PANIC_BEFORE: &str = "std::panicking::rust_panic_with_hook";
@@ -63,12 +65,15 @@ fn message_site(
     if compiler::oldest(image).is_some_and(|version| version < OLDEST) {
         return Err("this Rust is older than 1.70");
     }
+    let is_imported = elf::imports(elf, UNWIND);
     // A static executable has the unwinder in itself.
-    if let Some(own) = image.symbols().named(UNWIND) {
-        let site = site(image, Probe::PanicMessage, own.address, Register::RDI);
+    let own = image.symbols().named(UNWIND).map(|own| own.address);
+    let own = own.or_else(|| (!is_imported).then(|| raise::find(image))?);
+    if let Some(own) = own {
+        let site = site(image, Probe::PanicMessage, own, Register::RDI);
         return site.map(Some).ok_or("no usable _Unwind_RaiseException");
     }
-    if has_std && !elf::imports(elf, UNWIND) {
+    if has_std && !is_imported {
         return Err("panics abort: a message is not told to any unwinder");
     }
     Ok(None)

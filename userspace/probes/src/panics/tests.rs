@@ -1,4 +1,7 @@
+use iced_x86::code_asm::*;
+
 use super::*;
+use crate::testing::{self, Assemble, Linking, function};
 
 /// These tests are a Rust program themselves.
 fn own_executable() -> Vec<u8> {
@@ -82,4 +85,49 @@ fn no_library_and_no_elf_file_are_misses() {
         assert_eq!(miss.probe, Probe::PanicMessage);
         assert_eq!(miss.reason, reason);
     }
+}
+
+/// What begins to unwind in a program of this function and two others.
+fn raised(code: Assemble<'_>) -> Option<u64> {
+    let ret: Assemble<'_> = &|a| a.ret();
+    let elf = testing::elf(&[code, ret, ret], &[], Linking::Fixed);
+    raise::find(&Image::parse(&elf).unwrap())
+}
+
+#[test]
+fn what_is_given_an_exception_of_rusts_class_unwinds() {
+    let class = |a: &mut CodeAssembler, class: &[u8; 8]| {
+        a.mov(rcx, u64::from_le_bytes(*class))?;
+        a.mov(qword_ptr(rax), rcx)?;
+        a.mov(qword_ptr(rax + 40), r14)
+    };
+    let tail_call = |a: &mut CodeAssembler| {
+        class(a, b"MOZ\0RUST")?;
+        a.mov(rdi, rax)?;
+        a.pop(rbx)?;
+        a.jmp(function(1))
+    };
+    assert_eq!(raised(&tail_call), Some(function(1)));
+    let call = |a: &mut CodeAssembler| {
+        class(a, b"TSUR\0ZOM")?;
+        a.mov(rdi, rax)?;
+        a.call(function(2))
+    };
+    assert_eq!(raised(&call), Some(function(2)));
+    let other_class = |a: &mut CodeAssembler| {
+        class(a, b"GNUCC++\0")?;
+        a.mov(rdi, rax)?;
+        a.call(function(2))
+    };
+    assert_eq!(raised(&other_class), None);
+    let other_argument = |a: &mut CodeAssembler| {
+        class(a, b"MOZ\0RUST")?;
+        a.call(function(2))
+    };
+    assert_eq!(raised(&other_argument), None);
+    let two = |a: &mut CodeAssembler| {
+        tail_call(a)?;
+        call(a)
+    };
+    assert_eq!(raised(&two), None);
 }
