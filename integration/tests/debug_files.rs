@@ -129,8 +129,7 @@ fn a_file_that_is_asked_for_has_to_be_the_programs() {
     assert!(program.exit().success());
 }
 
-/// Without optimization nothing is found without symbols, and cargo leaves the debug
-/// information in.
+/// Without optimization cargo leaves the debug information in.
 #[test]
 fn a_debug_file_names_every_task_type() {
     require_root();
@@ -138,7 +137,9 @@ fn a_debug_file_names_every_task_type() {
     let program = parted.start();
     let output = output_dir();
     let attach = || Attach::to(program.pid(), output.path()).arg("--dry-run");
-    attach().outcome().expect_failure(6, &["symbols"]);
+    let alone = attach().outcome();
+    alone.expect(0);
+    assert!(alone.stdout.contains("task-types"), "{alone:#?}");
     let found = attach()
         .arg("--debug-file")
         .arg(&parted.debug_file)

@@ -30,7 +30,7 @@ const MOST: usize = 1 << u8::BITS;
 
 /// A Tokio of which no poll can be seen: a trace of it would be empty.
 #[derive(Debug, thiserror::Error)]
-#[error("no site for polls: {reason}; builds without optimization need their symbols")]
+#[error("no site for polls: {reason}; its symbols may tell")]
 pub(crate) struct NoPolls {
     /// What was looked for and not found.
     reason: String,

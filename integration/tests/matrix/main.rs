@@ -89,11 +89,8 @@ fn of_a_few_builds() {
         let line = table::line(&row);
         let measured = row.result.unwrap_or_else(|_| panic!("{line}"));
         assert!(table::is_exact(&measured.plain), "{line}");
-        // Without optimization only symbols tell where the sites are.
-        if cell.shape != Shape::Debug {
-            assert!(table::is_exact(&measured.stripped), "{line}");
-            assert!(measured.twin.is_equal(), "{line}");
-        }
+        assert!(table::is_exact(&measured.stripped), "{line}");
+        assert!(measured.twin.is_equal(), "{line}");
     }
 }
 

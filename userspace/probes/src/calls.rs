@@ -8,7 +8,7 @@
 //! Where a function does nothing but jump through the vtable
 //! (`RawTask::poll` compiled on its own), its callers are the calls. Without
 //! optimization the header passes through memory and functions of its own; then
-//! the one call in `RawTask::poll` is it, which only its symbol tells.
+//! the one call in `RawTask::poll` is it, which its shape or its symbol tells.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,6 +21,7 @@ use crate::elf::Image;
 use crate::error::{self, ScanError};
 use crate::names;
 use crate::plan::{InstructionClass, Probe, Site};
+use crate::unoptimized;
 use crate::uses::{self, Kind};
 use crate::values::{self, Flow};
 
@@ -43,6 +44,8 @@ pub(crate) struct PollCalls {
     effects: Effects,
     calls: BTreeSet<u64>,
     thunks: BTreeSet<u64>,
+    /// Calls that may be that of `RawTask::poll` without optimization.
+    unoptimized: Vec<unoptimized::PollCall>,
 }
 
 impl PollCalls {
@@ -51,6 +54,7 @@ impl PollCalls {
             effects: Effects::new(),
             calls: BTreeSet::new(),
             thunks: BTreeSet::new(),
+            unoptimized: Vec::new(),
         }
     }
 
@@ -63,6 +67,9 @@ impl PollCalls {
         }
         if is_candidate == [true; 2] {
             self.follow(range, instructions);
+        } else if is_candidate[1] && self.unoptimized.len() <= MAX_CALLS {
+            self.unoptimized
+                .extend(unoptimized::poll_call(instructions));
         }
     }
 
@@ -89,7 +96,7 @@ impl PollCalls {
     ///
     /// `TooBig`.
     pub(crate) fn finish(mut self, image: &Image<'_>) -> Result<Vec<u64>, ScanError> {
-        let mut thunks = self.thunks;
+        let mut thunks = std::mem::take(&mut self.thunks);
         for _ in 0..MAX_THUNK_DEPTH {
             limit(self.calls.len().max(thunks.len()))?;
             if thunks.is_empty() {
@@ -108,10 +115,21 @@ impl PollCalls {
             thunks = next;
         }
         if self.calls.is_empty() {
+            self.calls.extend(self.unoptimized_call(image));
+        }
+        if self.calls.is_empty() {
             self.calls.extend(named_call(image));
         }
         limit(self.calls.len())?;
         Ok(self.calls.into_iter().collect())
+    }
+
+    /// The call in `RawTask::poll`, if one function alone has its shape.
+    fn unoptimized_call(&self, image: &Image<'_>) -> Option<u64> {
+        let mut calls = self.unoptimized.iter().filter(|call| call.is_poll(image));
+        let call = calls.next()?.address;
+        let is_whole = self.unoptimized.len() <= MAX_CALLS;
+        (is_whole && calls.next().is_none()).then_some(call)
     }
 }
 

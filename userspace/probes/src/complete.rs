@@ -9,7 +9,8 @@
 //! a panicking or an aborted task, and from `shutdown`. It begins with
 //! `State::transition_to_complete`, `fetch_xor(RUNNING | COMPLETE)`: a
 //! compare-exchange loop around `xor register, 3`, inlined or as a function of
-//! its own that does nothing else. It holds a reference to the task until its
+//! its own that does nothing else. Without optimization it is a function that hands 3
+//! to `fetch_xor`. It holds a reference to the task until its
 //! last step, `transition_to_terminal`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,10 +26,11 @@ use crate::entry::{self, Entry};
 use crate::graph;
 use crate::names;
 use crate::plan::{Miss, Probe, Site};
+use crate::unoptimized;
 use crate::vtables::Found;
 
 /// `RUNNING | COMPLETE` in `runtime/task/state.rs`.
-const COMPLETE_DELTA: u64 = 3;
+const COMPLETE_DELTA: u32 = 3;
 /// Calls followed from a vtable's function: to the harness, to `complete`.
 const MAX_DEPTH: usize = 3;
 /// Functions looked at for one vtable's function.
@@ -94,6 +96,10 @@ struct Function {
     transitions: bool,
     /// It does nothing else.
     is_bare: bool,
+    /// Functions that it hands [`COMPLETE_DELTA`] as their second argument.
+    hands_delta: Rc<[u64]>,
+    /// It is `fetch_xor`, not optimized.
+    is_fetch_xor: bool,
 }
 
 struct Search<'image, 'data> {
@@ -103,8 +109,7 @@ struct Search<'image, 'data> {
     steps: usize,
     remembered: usize,
     ways: usize,
-    /// By their symbols, once they are asked for: without optimization the change of
-    /// the state is in functions further down.
+    /// By their symbols, once they are asked for.
     named: Option<BTreeSet<u64>>,
 }
 
@@ -131,8 +136,9 @@ impl<'image, 'data> Search<'image, 'data> {
         if starts.iter().any(|&start| self.function(start).transitions) {
             return None;
         }
-        let by_shape = self.of_both(found, Self::completes);
-        by_shape.or_else(|| self.of_both(found, Self::is_named))
+        let ways = [Self::completes, Self::completes_unoptimized, Self::is_named];
+        ways.into_iter()
+            .find_map(|is_it| self.of_both(found, is_it))
     }
 
     /// The one function that `is_it` among those called from both functions of
@@ -187,6 +193,19 @@ impl<'image, 'data> Search<'image, 'data> {
             && calls.iter().any(|&callee| {
                 let callee = self.function(callee);
                 callee.transitions && callee.is_bare
+            })
+    }
+
+    /// Whether it calls a function that hands the change to `fetch_xor`.
+    fn completes_unoptimized(&mut self, address: u64) -> bool {
+        let calls = Rc::clone(&self.function(address).calls);
+        self.takes(calls.len())
+            && calls.iter().any(|&callee| {
+                let handed = Rc::clone(&self.function(callee).hands_delta);
+                self.takes(handed.len())
+                    && handed
+                        .iter()
+                        .any(|&changes| self.function(changes).is_fetch_xor)
             })
     }
 
@@ -260,7 +279,8 @@ impl<'image, 'data> Search<'image, 'data> {
             } else {
                 Function::default()
             };
-            *remembered = remembered.saturating_sub(1 + function.calls.len());
+            let words = function.calls.len() + function.hands_delta.len();
+            *remembered = remembered.saturating_sub(1 + words);
             function
         })
     }
@@ -282,10 +302,13 @@ fn describe(image: &Image<'_>, address: u64) -> Function {
         .collect::<BTreeSet<_>>();
     let transitions = exchanges(&instructions).next().is_some();
     let is_bare = transitions && !has_returning_call(&instructions);
+    let hands_delta = unoptimized::given(image, &instructions, COMPLETE_DELTA);
     Function {
         calls: calls.into_iter().collect(),
         transitions,
         is_bare,
+        hands_delta: hands_delta.collect(),
+        is_fetch_xor: unoptimized::is_fetch_xor(&instructions),
     }
 }
 
@@ -301,7 +324,7 @@ fn exchanges(instructions: &[Instruction]) -> impl Iterator<Item = usize> {
         .enumerate()
         .filter(|(_, xor)| {
             xor.code() == Code::Xor_rm64_imm8
-                && xor.immediate(1) == COMPLETE_DELTA
+                && xor.immediate(1) == u64::from(COMPLETE_DELTA)
                 && xor.op0_kind() == iced_x86::OpKind::Register
         })
         .filter_map(move |(index, xor)| {

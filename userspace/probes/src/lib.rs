@@ -32,6 +32,7 @@ mod spawn;
 #[cfg(test)]
 mod testing;
 mod types;
+mod unoptimized;
 mod uses;
 mod values;
 mod version;

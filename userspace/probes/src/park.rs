@@ -32,6 +32,7 @@ mod current;
 mod expected;
 mod shape;
 mod timeout;
+mod unoptimized;
 
 /// The worker's functions by their symbols.
 const CONTEXT: &str = "tokio::runtime::scheduler::multi_thread::worker::Context::";

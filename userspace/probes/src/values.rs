@@ -229,7 +229,7 @@ fn written_value(
 }
 
 /// Displacement of a stack slot `[rsp+displacement]` in this operand.
-fn stack_slot(instruction: &Instruction, operand: u32) -> Option<u64> {
+pub(crate) fn stack_slot(instruction: &Instruction, operand: u32) -> Option<u64> {
     let is_slot = operand < instruction.op_count()
         && instruction.op_kind(operand) == OpKind::Memory
         && instruction.memory_base() == iced_x86::Register::RSP

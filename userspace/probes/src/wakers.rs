@@ -6,12 +6,13 @@
 //!
 //! `runtime/task/waker.rs`: the data pointer of the waker is the task header.
 //! Its `clone` returns the table's own address and adds `REF_ONE`, 64, to the
-//! state word; the tables of `Arc` wakers add 1 elsewhere.
+//! state word; the tables of `Arc` wakers add 1 elsewhere. Without optimization both are
+//! done by functions that it calls.
 
 use std::ops::Range;
 
 use dial9_bpf_abi::cookie::{Cookie, Register};
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::code;
 use crate::cut;
@@ -21,6 +22,7 @@ use crate::graph;
 use crate::inlined::InlinedWakes;
 use crate::names;
 use crate::plan::{Miss, Probe, Site};
+use crate::unoptimized;
 
 /// `runtime/task/waker.rs`.
 const PATH: &str = "tokio::runtime::task::waker::";
@@ -28,7 +30,7 @@ const WORD: u64 = 8;
 /// Slots of `core::task::RawWakerVTable`: clone, wake, `wake_by_ref`, drop.
 const SLOTS: usize = 4;
 /// `REF_ONE` in `runtime/task/state.rs`.
-const ONE_REFERENCE: u64 = 64;
+const ONE_REFERENCE: u32 = 64;
 /// How much of `clone` is looked at, bytes.
 const MAX_CLONE_BYTES: usize = 160;
 /// The longest `clone` that leaves adding to another function, bytes.
@@ -98,7 +100,7 @@ fn functions(image: &Image<'_>) -> Result<(u64, u64), String> {
     Ok((slot(1)?, slot(2)?))
 }
 
-/// The same by their symbols: without optimization `clone` has another shape.
+/// The same by their symbols, where no `clone` has a known shape.
 fn named(image: &Image<'_>) -> Option<(u64, u64)> {
     let only = |function: &str| {
         let is_it = |name: &str| name.strip_prefix(PATH) == Some(function);
@@ -139,7 +141,60 @@ fn is_clone(image: &Image<'_>, table: u64, clone: u64) -> bool {
     let takes_table = body
         .iter()
         .any(|instruction| names(image, instruction, table));
-    takes_table && (adds_reference(&body) || calls_adder(image, &body))
+    if takes_table {
+        adds_reference(&body) || calls_adder(image, &body)
+    } else {
+        is_unoptimized_clone(image, table, &body)
+    }
+}
+
+/// Whether the function calls one that takes the table's address, `raw_waker`, and one
+/// that hands the reference to `fetch_add`, `State::ref_inc`.
+fn is_unoptimized_clone(image: &Image<'_>, table: u64, body: &[Instruction]) -> bool {
+    let callees: Vec<_> = called(image, body)
+        .filter_map(|function| {
+            let range = image.function_at(function)?;
+            (range.start == function).then(|| first_instructions(image, &range))
+        })
+        .collect();
+    let takes_table = |callee: &Vec<Instruction>| {
+        callee
+            .iter()
+            .any(|instruction| names(image, instruction, table))
+    };
+    let adds_reference = |callee: &Vec<Instruction>| {
+        let mut given = unoptimized::given(image, callee, ONE_REFERENCE);
+        given.any(|adds| {
+            let range = image.function_at(adds);
+            range.is_some_and(|range| {
+                let adder = first_instructions(image, &range);
+                range.start == adds && unoptimized::is_fetch_add(&adder)
+            })
+        })
+    };
+    callees.iter().any(takes_table) && callees.iter().any(adds_reference)
+}
+
+/// The functions that are called directly, or from a register that was loaded from the
+/// pointer table just before.
+fn called<'code>(
+    image: &'code Image<'_>,
+    body: &'code [Instruction],
+) -> impl Iterator<Item = u64> + 'code {
+    body.iter().enumerate().filter_map(|(index, call)| {
+        if call.flow_control() == FlowControl::IndirectCall && call.op0_kind() == OpKind::Register {
+            let load = &body[index.checked_sub(1)?];
+            let is_load = load.code() == Code::Mov_r64_rm64
+                && load.op0_register() == call.op0_register()
+                && load.is_ip_rel_memory_operand();
+            return image.pointer(is_load.then(|| load.ip_rel_memory_address())?);
+        }
+        let is_call = matches!(
+            call.flow_control(),
+            FlowControl::Call | FlowControl::IndirectCall
+        );
+        is_call.then(|| code::direct_target(image, call)).flatten()
+    })
 }
 
 fn first_instructions(image: &Image<'_>, range: &Range<u64>) -> Vec<Instruction> {
@@ -183,7 +238,7 @@ fn adds_reference(body: &[Instruction]) -> bool {
         matches!(
             instruction.mnemonic(),
             Mnemonic::Mov | Mnemonic::Add | Mnemonic::Push
-        ) && immediate(instruction) == Some(ONE_REFERENCE)
+        ) && immediate(instruction) == Some(ONE_REFERENCE.into())
     };
     body.iter().any(is_amount)
         && body.iter().any(|instruction| {

@@ -255,3 +255,46 @@ fn the_timeout_may_be_in_memory() {
     check(&worker(some + 16, 16), &[]);
     check(&worker(some, 24), &[]);
 }
+
+/// Without optimization the nanoseconds are in `ecx`, and come from a call.
+#[test]
+fn the_timeout_may_be_a_result() {
+    let (park, shutdown) = (takes(PARKER[0]), takes(PARKER[1]));
+    let words = expected::words();
+    let from_millis = |factor: i32| {
+        move |a: &mut CodeAssembler| {
+            a.imul_3(edx, ecx, 1_000)?;
+            a.imul_3(edx, ecx, factor)?;
+            a.ret()
+        }
+    };
+    let worker = |millis: u32, slot: i32| {
+        move |a: &mut CodeAssembler| {
+            a.mov(ecx, 1_000_000_000)?;
+            a.call(function(0))?;
+            a.jne(function(0))?;
+            a.mov(eax, millis)?;
+            if millis == 0 {
+                a.xor(eax, eax)?;
+            }
+            a.mov(edi, eax)?;
+            a.call(function(1))?;
+            a.mov(dword_ptr(rsp + 24), edx)?;
+            a.mov(qword_ptr(rsp + 32), rax)?;
+            a.jne(function(0))?;
+            a.mov(ecx, dword_ptr(rsp + slot))?;
+            a.mov(rdx, qword_ptr(rsp + 32))?;
+            a.call(function(0))?;
+            a.nop()
+        }
+    };
+    let ret: Assemble<'_> = &|a| a.ret();
+    let check = |duration: Assemble<'_>, worker: Assemble<'_>, expected: &[_]| {
+        check_with(&[&park, duration, worker, &shutdown, ret], &words, expected);
+    };
+    let pair = [(Probe::Park, 2, 5), (Probe::Unpark, 2, 10)];
+    check(&from_millis(1_000_000), &worker(0, 24), &pair);
+    check(&from_millis(1_000_000), &worker(1, 24), &[]);
+    check(&from_millis(1_000_000), &worker(0, 40), &[]);
+    check(&from_millis(1_000), &worker(0, 24), &[]);
+}

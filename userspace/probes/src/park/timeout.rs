@@ -5,10 +5,12 @@
 //!
 //! From Rust 1.64 on it is in registers, the nanoseconds in `edx`: 1,000,000,000 of
 //! them for `None`, one more than a `Duration` has. Before that it is in memory behind
-//! `rdx`, and begins with a word that is 0 for `None` and 1 else.
+//! `rdx`, and begins with a word that is 0 for `None` and 1 else. Without optimization
+//! [`unoptimized`] tells.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use super::unoptimized;
 use crate::code;
 use crate::elf::Image;
 
@@ -34,7 +36,9 @@ pub(super) fn of_call(image: &Image<'_>, function: u64, call: u64) -> Option<Tim
     let mut instructions = Vec::new();
     code::decode(image, &(function..call), &mut instructions);
     let before = straight(&instructions);
-    in_register(before).or_else(|| in_memory(image, before))
+    in_register(before)
+        .or_else(|| in_memory(image, before))
+        .or_else(|| unoptimized::timeout(image, &instructions))
 }
 
 /// The last instructions that control does not leave in between.
