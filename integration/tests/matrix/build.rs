@@ -24,8 +24,6 @@ const SOURCES: [&str; 3] = [
     "testprogs/src/quiet.rs",
     "testprogs/src/script.rs",
 ];
-/// Where one is named, static executables are possible.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The folder of everything that the matrix makes.
 pub(crate) fn folder() -> Result<PathBuf> {
@@ -103,14 +101,13 @@ fn compile(cell: Cell, manifest: &str) -> Result<PathBuf> {
         "release"
     };
     let mut built = target;
-    match cell.shape {
-        Shape::Static => {
-            cargo.args(["--target", TARGET]);
-            built.push(TARGET);
-        }
+    if let Some(target) = cell.shape.target() {
+        cargo.args(["--target", target]);
+        built.push(target);
+    }
+    if cell.shape == Shape::Cet {
         // The flag is one of the nightly compiler's.
-        Shape::Cet => drop(cargo.env("RUSTC_BOOTSTRAP", "1")),
-        _ => (),
+        cargo.env("RUSTC_BOOTSTRAP", "1");
     }
     run(&mut cargo).with_context(|| cell.name())?;
     Ok(built.join(profile).join("counted"))

@@ -40,6 +40,8 @@ pub(crate) enum Shape {
     NoPie,
     /// With glibc in it.
     Static,
+    /// With musl in it.
+    Musl,
     /// Functions begin with `endbr64`.
     Cet,
     /// jemalloc as the allocator.
@@ -50,7 +52,7 @@ pub(crate) enum Shape {
 
 impl Shape {
     /// Every one.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Release,
         Self::Fat,
         Self::Thin,
@@ -62,6 +64,7 @@ impl Shape {
         Self::V0,
         Self::NoPie,
         Self::Static,
+        Self::Musl,
         Self::Cet,
         Self::Jemalloc,
         Self::Mimalloc,
@@ -81,6 +84,7 @@ impl Shape {
             Self::V0 => "v0",
             Self::NoPie => "no-pie",
             Self::Static => "static",
+            Self::Musl => "musl",
             Self::Cet => "cet",
             Self::Jemalloc => "jemalloc",
             Self::Mimalloc => "mimalloc",
@@ -106,6 +110,15 @@ impl Shape {
             Self::Static => "-Ctarget-feature=+crt-static",
             Self::Cet => "-Zcf-protection=full",
             _ => "",
+        }
+    }
+
+    /// The target that is named to cargo: only where one is, executables can be static.
+    pub(crate) const fn target(self) -> Option<&'static str> {
+        match self {
+            Self::Static => Some("x86_64-unknown-linux-gnu"),
+            Self::Musl => Some("x86_64-unknown-linux-musl"),
+            _ => None,
         }
     }
 

@@ -42,7 +42,8 @@ pub(crate) fn document(rows: &[Row]) -> String {
          *exact*: equal numbers for each task. *partial*: events, with a reason for what is not equal. \
          *absent*: no events. The numbers are those of the reasons at the end. Parks cannot be counted \
          by the program: *exact* says there that they come in pairs. *sites*: how many of the sites \
-         that are found with symbols are found without (spawn and panic sites need symbols).\n\n\
+         that are found with symbols are found without (spawns, the places of panics and `block_on` need \
+         symbols).\n\n\
          {summary}\n{table}",
         count = rows.len(),
     )
@@ -160,16 +161,18 @@ pub(crate) fn summary(rows: &[Row]) -> String {
         let percent = exact as f64 * 100.0 / promised.len().max(1) as f64;
         format!("{exact} of {} cells ({percent:.1} %)", promised.len())
     };
-    let equal = measured.iter().filter(|it| it.twin.is_equal()).count();
+    let twins = measured.iter().map(|it| it.twin);
+    let twins: Vec<_> = twins.filter(|twin| twin.with + twin.without > 0).collect();
+    let equal = twins.iter().filter(|twin| twin.is_equal()).count();
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     let _ = writeln!(
         text,
         "\nFrom Tokio 1.28 on polls and wakes are exact in {} as built, and in {} stripped. \
-         Without symbols the same sites are found in {equal} of {} cells. \
+         Without symbols the same sites are found in {equal} of {} cells that have any. \
          {failed} of {} cells could not be measured.",
         share(|it| is_exact(&it.plain)),
         share(|it| is_exact(&it.stripped)),
-        measured.len(),
+        twins.len(),
         rows.len()
     );
     text
