@@ -2,7 +2,8 @@
 //!
 //! In: which cells. Out: `integration/MATRIX.md`, when it went through all of
 //! them. `integration/tests/matrix` builds them, records them and judges; a few
-//! of them are one of the integration tests.
+//! of them are one of the integration tests. Cells with musl want
+//! `rustup target add x86_64-unknown-linux-musl`.
 
 use anyhow::{Result, bail};
 
