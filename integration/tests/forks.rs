@@ -6,14 +6,16 @@
 //! another; a recorder or a breakpoint that is left behind.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Write as _,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use dial9_bpf_integration::{
     Attach, Build, Facts, TestProgram, driven::scanned, kernel::Loaded, output_dir, require_root,
-    tracer::Tracer, truth, wait,
+    target_dir::test_program, tracer::Tracer, truth, wait,
 };
 use rustix::process::Signal;
 
@@ -58,7 +60,7 @@ fn folder_of(dir: &Path, pid: u32) -> PathBuf {
 /// Bytes at the sites in a process that is a copy of another.
 fn traps(target: u32, pid: u32) -> usize {
     let (target, [object]) = scanned(target);
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("it runs");
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("it runs");
     let sites = object.plan().sites.iter().filter(|site| {
         let at = target.code_address(site.file_offset).expect("it is mapped");
         let mut byte = [0];
@@ -183,6 +185,48 @@ fn each_process_has_a_recording_of_its_own() {
         assert_eq!(boots.len(), 4, "{boots:?}");
         assert!(!folder_of(dir, before).exists());
     }
+}
+
+/// Of the program that `run` starts: it hears its words by way of a pipe.
+#[test]
+fn what_a_launched_program_forks_is_recorded_too() {
+    require_root();
+    let output = output_dir();
+    let (words, counted) = (output.path().join("words"), output.path().join("truth.tsv"));
+    let made = Command::new("mkfifo").arg(&words).status();
+    assert!(made.expect("there is mkfifo").success());
+    let program = test_program("prefork", Build::Plain).expect("it can be built");
+    let dir = output.path().join("traces");
+    let hears = format!("exec \"$@\" < {}", words.display());
+    let attach = Attach::command(&["run", "--follow-forks", "--rotate", "off", "--output"]);
+    let attach = attach.arg(&dir).arg("--").arg(program).arg("tokio");
+    let mut tracer = attach.under(&["sh", "-c", &hears, "sh"]).start();
+    let mut words = File::create(&words).expect("it is heard");
+    words.write_all(b"fork\n").expect("it hears");
+    tracer.wait_until_said("fork ").expect("it is followed");
+    let work = format!(
+        "to 0 begin\nto 0 work\nto 0 truth {}\nwork\nexit\n",
+        counted.display()
+    );
+    words.write_all(work.as_bytes()).expect("it hears");
+    drop(words);
+    let outcome = tracer.outcome();
+    outcome.expect(0);
+    let line = "forked processes: 1 recorded";
+    let is_told = |said: &String| said.ends_with(line);
+    assert!(outcome.stderr.iter().any(is_told), "{outcome:#?}");
+    let own = Facts::of_dir(&dir);
+    own.expect_lossless();
+    assert!(own.count("PollStartEvent") > 0);
+    let folders = fs::read_dir(&dir).expect("it is there");
+    let folders = folders.map(|entry| entry.expect("it is there").path());
+    let forked: Vec<_> = folders.filter(|path| path.is_dir()).collect();
+    let [forked] = &forked[..] else {
+        panic!("{forked:?}")
+    };
+    let facts = Facts::of_dir(forked);
+    facts.expect_lossless();
+    truth::expect_told(&truth::read(&counted), &facts, true);
 }
 
 #[test]
