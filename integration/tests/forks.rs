@@ -14,8 +14,8 @@ use std::{
 };
 
 use dial9_bpf_integration::{
-    Attach, Build, Facts, TestProgram, driven::scanned, kernel::Loaded, output_dir, require_root,
-    target_dir::test_program, tracer::Tracer, truth, wait,
+    Attach, Build, Facts, TestProgram, bpffs, driven::scanned, kernel::Loaded, output_dir,
+    require_root, target_dir::test_program, tracer::Tracer, truth, wait,
 };
 use rustix::process::Signal;
 
@@ -184,6 +184,32 @@ fn each_process_has_a_recording_of_its_own() {
         boots.dedup();
         assert_eq!(boots.len(), 4, "{boots:?}");
         assert!(!folder_of(dir, before).exists());
+    }
+}
+
+/// Each keeps what is its own, and removes it at its end.
+#[test]
+fn each_process_has_rings_of_its_own_that_are_kept() {
+    let mut program = start(true);
+    bpffs::mount();
+    let output = output_dir();
+    let dir = output.path();
+    let attach = Attach::to(program.pid(), dir).arg("--follow-forks");
+    let mut tracer = attach.arg("--keep-rings").attached();
+    let forked = fork(&mut program, "");
+    followed(&mut tracer, forked);
+    let [own, other] = [program.pid(), forked].map(bpffs::directory);
+    assert!(own.is_some() && other.is_some(), "{own:?} {other:?}");
+    assert_ne!(own, other);
+    let counted = [
+        (dir.to_owned(), work(&mut program, "", dir)),
+        (folder_of(dir, forked), work(&mut program, "to 0 ", dir)),
+    ];
+    tracer.interrupt().expect(0);
+    assert_eq!([program.pid(), forked].map(bpffs::directory), [None, None]);
+    assert!(program.exit().success());
+    for (folder, counted) in counted {
+        truth::expect_told(&counted, &told(&folder), true);
     }
 }
 
