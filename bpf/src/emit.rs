@@ -1,9 +1,6 @@
 //! Reserve, stamp, fill, submit; or count the loss. The only user of the rings.
 
-use aya_ebpf::{
-    btf_maps::RingBuf,
-    helpers::{bpf_ktime_get_ns, generated::bpf_ringbuf_output},
-};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, generated::bpf_ringbuf_output};
 use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use dial9_bpf_abi::{
@@ -12,7 +9,7 @@ use dial9_bpf_abi::{
     thread::{LOST_BY_SEVERAL, LostHits, slot_index},
 };
 
-use crate::maps::{LOSSES, LOST_HITS, RINGS, has_lost, note_lost};
+use crate::maps::{LOSSES, LOST_HITS, RINGS, Ring, has_lost, note_lost};
 
 /// `BPF_RB_NO_WAKEUP` (include/uapi/linux/bpf.h): the consumer runs on a timer.
 /// A wake-up costs the target 1 to 11 us a hit.
@@ -49,7 +46,7 @@ impl Hit {
         let Some(ring) = RINGS.get(self.cpu) else {
             return self.lose(LossCause::NoRing);
         };
-        if self.tid != 0 && has_lost() && !self.tell_gap(ring) {
+        if self.tid != 0 && has_lost() && !tell_gap(ring, self.tid) {
             return self.lose(LossCause::RingFull);
         }
         let Some(mut entry) = ring.reserve_untyped::<R>(0) else {
@@ -72,7 +69,7 @@ impl Hit {
         let Some(ring) = RINGS.get(self.cpu) else {
             return self.lose(LossCause::NoRing);
         };
-        if self.tid != 0 && has_lost() && !self.tell_gap(ring) {
+        if self.tid != 0 && has_lost() && !tell_gap(ring, self.tid) {
             return self.lose(LossCause::RingFull);
         }
         let ring = core::ptr::from_ref(ring).cast_mut().cast();
@@ -85,52 +82,59 @@ impl Hit {
 
     /// Counts the hit as lost and marks its thread, so that the thread's next
     /// record is preceded by a gap.
-    ///
-    /// The slot is written by its own thread, or by another whose tid agrees in
-    /// the low bits: then the gap becomes everybody's.
     #[inline(always)]
     pub fn lose(&self, cause: LossCause) {
-        if let Some(count) = LOSSES.get_ptr_mut(counter_index(self.kind, cause)) {
-            // SAFETY: the pointer is to a map value; the add is atomic, since on
-            // preemptible kernels two programs interleave on one CPU.
-            unsafe {
-                atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(count, 1);
-            }
-        }
-        if self.tid == 0 {
-            return;
-        }
-        note_lost();
-        let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(self.tid)) else {
-            return;
-        };
-        // SAFETY: a map value lives as long as the program; above is who writes.
-        let slot = unsafe { &mut *slot };
-        if slot.lost == 0 {
-            slot.tid = self.tid;
-            // SAFETY: the helper has no precondition.
-            slot.since_ns = unsafe { bpf_ktime_get_ns() };
-        } else if slot.tid != self.tid {
-            slot.tid = LOST_BY_SEVERAL;
-        }
-        slot.lost += 1;
+        lose(counter_index(self.kind, cause), self.tid);
     }
+}
 
-    /// Submits what the thread's slot holds; false when the ring is full.
-    #[inline(always)]
-    fn tell_gap<const BYTES: usize>(&self, ring: &RingBuf<u8, BYTES>) -> bool {
-        let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(self.tid)) else {
-            return true;
-        };
-        // SAFETY: as in `lose`.
-        let slot = unsafe { &mut *slot };
-        slot.lost == 0 || emit_gap(ring, slot)
+/// Counts one at the index, and one for the thread if there is one.
+///
+/// The slot is written by its own thread, or by another whose tid agrees in
+/// the low bits: then the gap becomes everybody's. Not inlined, as `tell_gap`: what a
+/// program may have on its stack is little (`xtask/src/object.rs`).
+#[inline(never)]
+fn lose(counter: u32, tid: u32) {
+    if let Some(count) = LOSSES.get_ptr_mut(counter) {
+        // SAFETY: the pointer is to a map value; the add is atomic, since on
+        // preemptible kernels two programs interleave on one CPU.
+        unsafe {
+            atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(count, 1);
+        }
     }
+    if tid == 0 {
+        return;
+    }
+    note_lost();
+    let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(tid)) else {
+        return;
+    };
+    // SAFETY: a map value lives as long as the program; above is who writes.
+    let slot = unsafe { &mut *slot };
+    if slot.lost == 0 {
+        slot.tid = tid;
+        // SAFETY: the helper has no precondition.
+        slot.since_ns = unsafe { bpf_ktime_get_ns() };
+    } else if slot.tid != tid {
+        slot.tid = LOST_BY_SEVERAL;
+    }
+    slot.lost += 1;
+}
+
+/// Submits what the thread's slot holds; false when the ring is full.
+#[inline(never)]
+fn tell_gap(ring: &Ring, tid: u32) -> bool {
+    let Some(slot) = LOST_HITS.get_ptr_mut(slot_index(tid)) else {
+        return true;
+    };
+    // SAFETY: as in `lose`.
+    let slot = unsafe { &mut *slot };
+    slot.lost == 0 || emit_gap(ring, slot)
 }
 
 /// Submits the gap that a slot holds; false when the ring is full.
 #[inline(always)]
-fn emit_gap<const BYTES: usize>(ring: &RingBuf<u8, BYTES>, slot: &mut LostHits) -> bool {
+fn emit_gap(ring: &Ring, slot: &mut LostHits) -> bool {
     let Some(mut entry) = ring.reserve_untyped::<Gap>(0) else {
         return false;
     };

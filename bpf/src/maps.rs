@@ -20,10 +20,12 @@ use dial9_bpf_abi::{
 /// the size it was asked for.
 const DECLARED_RING_BYTES: usize = 4096;
 
+/// A CPU's.
+pub type Ring = RingBuf<u8, DECLARED_RING_BYTES>;
+
 /// One ring for each online CPU, set by the loader; the index is the CPU.
 #[btf_map]
-pub static RINGS: ArrayOfMaps<RingBuf<u8, DECLARED_RING_BYTES>, { MAX_CPUS as usize }> =
-    ArrayOfMaps::new();
+pub static RINGS: ArrayOfMaps<Ring, { MAX_CPUS as usize }> = ArrayOfMaps::new();
 
 /// The target's thread on each CPU.
 #[map]

@@ -100,10 +100,7 @@ fn message(exception: u64) -> Option<(u64, u64)> {
 /// Emits the pieces of a text, given by its address and length.
 #[inline(always)]
 fn text(hit: &Hit, ts_ns: u64, is_message: bool, of: Option<(u64, u64)>) {
-    let hit = Hit {
-        kind: RecordKind::TEXT,
-        ..*hit
-    };
+    let who = u64::from(hit.cpu) << 32 | u64::from(hit.tid);
     let Some((address, bytes)) = of else {
         let piece = Piece {
             bytes: 0,
@@ -111,7 +108,8 @@ fn text(hit: &Hit, ts_ns: u64, is_message: bool, of: Option<(u64, u64)>) {
             end: End::NoText,
             index: 0,
         };
-        return emit(&hit, ts_ns, &piece, [0; 3]);
+        piece_of(who, ts_ns, piece.pack(), 0);
+        return;
     };
     for index in 0..MAX_PIECES {
         let at = (index * PIECE_BYTES) as u64;
@@ -128,25 +126,33 @@ fn text(hit: &Hit, ts_ns: u64, is_message: bool, of: Option<(u64, u64)>) {
         } else {
             End::Open
         };
-        let Some(words) = read_user_piece(address + at, here) else {
-            return hit.lose(LossCause::UserFault);
-        };
         let piece = Piece {
             bytes: here as u8,
             is_message,
             end,
             index: index as u8,
         };
-        emit(&hit, ts_ns, &piece, words);
-        if left <= PIECE_BYTES as u64 {
+        let is_read = piece_of(who, ts_ns, piece.pack(), address + at);
+        if !is_read || left <= PIECE_BYTES as u64 {
             return;
         }
     }
 }
 
-#[inline(always)]
-fn emit(hit: &Hit, ts_ns: u64, piece: &Piece, words: [u64; PIECE_BYTES / 8]) {
-    hit.emit_at::<Text>(ts_ns, piece.pack(), |record| {
+/// Emits the piece with these flags, for the CPU and the thread in `who`; false when
+/// it cannot be read. Not inlined, as `emit::lose`.
+#[inline(never)]
+fn piece_of(who: u64, ts_ns: u64, flags: u16, address: u64) -> bool {
+    let hit = Hit {
+        kind: RecordKind::TEXT,
+        cpu: (who >> 32) as u32,
+        tid: who as u32,
+    };
+    let Some(words) = read_user_piece(address, u64::from(Piece::bytes_in(flags))) else {
+        hit.lose(LossCause::UserFault);
+        return false;
+    };
+    hit.emit_at::<Text>(ts_ns, flags, |record| {
         // SAFETY: `emit_at` hands out a record that is ours to write, and its
         // bytes are aligned to a word. Volatile, since three zeros would become a
         // `memset`.
@@ -157,4 +163,5 @@ fn emit(hit: &Hit, ts_ns: u64, piece: &Piece, words: [u64; PIECE_BYTES / 8]) {
             to.add(2).write_volatile(words[2]);
         }
     });
+    true
 }

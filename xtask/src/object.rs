@@ -3,6 +3,8 @@
 //! In: the bytes of an ELF file. Out: what it holds, or what is wrong with it.
 //! It reads just enough of the format for that; the loader checks the rest.
 
+mod stack;
+
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -87,6 +89,11 @@ pub(crate) fn check(object: &[u8]) -> Result<Contents> {
     ensure!(license.bytes == LICENSE, "the licence is not {LICENSE:?}");
     let btf_bytes = section(&sections, ".BTF")?.bytes.len();
     section(&sections, ".BTF.ext")?;
+    for section in &sections {
+        if stack::SECTIONS.contains(&section.name) {
+            stack::check(section.name, section.bytes)?;
+        }
+    }
     Ok(Contents {
         programs: programs(&sections)?,
         btf_bytes,

@@ -52,9 +52,14 @@ impl Piece {
             | (self.index as u16) << 8
     }
 
+    /// How many bytes the flags claim, without the rest.
+    pub const fn bytes_in(flags: u16) -> u8 {
+        (flags & 0x1f) as u8
+    }
+
     /// What the flags say; `None` where they claim more bytes than there are.
     pub const fn unpack(flags: u16) -> Option<Self> {
-        let bytes = (flags & 0x1f) as u8;
+        let bytes = Self::bytes_in(flags);
         if bytes as usize > PIECE_BYTES {
             return None;
         }
