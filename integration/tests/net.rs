@@ -1,7 +1,8 @@
 //! Accept queues: how full they get, what arrives, what is dropped.
 //!
 //! In: a program that knows how many connections each of its listeners gets, in a network
-//! namespace of its own. Out: the same numbers. Never: a connection of another listener.
+//! namespace of its own. Out: the same numbers, but for runs of the kernel's program that
+//! the kernel says to have left out. Never: a connection of another listener.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -40,6 +41,13 @@ impl Known {
             peak: number(peak),
             drops: number(drops),
         }
+    }
+
+    /// How many arrivals the trace, which has so many, does not have: the kernel may have
+    /// left runs of the program out, and tells how many.
+    fn untold(&self, told: u64) -> u64 {
+        assert!(told <= self.arrived, "{told} told of {self:?}");
+        self.arrived - told
     }
 
     fn limit(&self) -> u64 {
@@ -106,22 +114,27 @@ fn recorded(
 }
 
 /// Arrivals are what the program has connected, the fullest and the drops what the kernel
-/// counts; in the end nothing waits.
-fn expect_full(namespace: Namespace, known: &Known, facts: &Facts) {
+/// counts; in the end nothing waits. How many arrivals are not told.
+fn expect_full(namespace: Namespace, known: &Known, facts: &Facts) -> u64 {
     let events = known.events(facts);
     let last = events.last().expect("there is one");
     assert_eq!(known.arrived, BACKLOGS[0] + 1, "{known:?}");
-    assert_eq!(last.arrivals, known.arrived);
+    let untold = known.untold(last.arrivals);
     assert!(last.drops > 0 && last.drops <= known.drops, "{known:?}");
     // The kernel counts the namespace's: in ours are others', too.
     assert!(namespace == Namespace::Ours || last.drops == known.drops);
     let peak = events.iter().map(|queue| queue.pending).max();
-    assert_eq!(peak, Some(known.peak));
+    let lowest = known.peak - untold;
+    assert!(
+        peak.is_some_and(|peak| (lowest..=known.peak).contains(&peak)),
+        "{known:?} {peak:?}"
+    );
     assert_eq!((last.why.as_str(), last.pending), ("closed", 0));
     // Nobody came after the last was accepted.
     let is_read = |queue: &&&QueueFacts| queue.why == "reading" && queue.pending == 0;
     let read = events.iter().rev().find(is_read).expect("it was read");
-    assert_eq!(read.arrivals, known.arrived);
+    assert_eq!(read.arrivals, last.arrivals);
+    untold
 }
 
 /// At most three from the first of 10 ms on, and no number that cannot be.
@@ -140,24 +153,26 @@ fn expect_bounded(known: &Known, events: &[&QueueFacts]) {
     }
 }
 
-/// Each arrival, each accept, and nothing waits in the end.
-fn expect_fast(known: &Known, facts: &Facts) {
+/// Each arrival, each accept, and nothing waits in the end. How many are not told.
+fn expect_fast(known: &Known, facts: &Facts) -> u64 {
     let events = known.events(facts);
     let last = events.last().expect("there is one");
-    let accepted = last.arrivals - last.pending;
-    assert_eq!(accepted, known.arrived, "{known:?}");
     assert_eq!((last.why.as_str(), last.pending), ("closed", 0));
+    known.untold(last.arrivals)
 }
 
-/// Of some it cannot be told to which of the four they came; none is another one's.
-fn expect_shared(shared: &[&Known], facts: &Facts, outcome: &Outcome) {
+/// Of some it cannot be told to which of the four they came; none is another one's. How
+/// many are not told.
+fn expect_shared(shared: &[&Known], facts: &Facts, outcome: &Outcome) -> u64 {
     let arrivals = |known: &Known| known.events(facts).last().expect("one").arrivals;
     for known in shared {
         assert!(arrivals(known) <= known.arrived, "{known:?}");
     }
     let told: u64 = shared.iter().map(|known| arrivals(known)).sum();
     let came: u64 = shared.iter().map(|known| known.arrived).sum();
-    assert_eq!(told + unresolved(outcome), came);
+    let told = told + unresolved(outcome);
+    assert!(told <= came, "{told} of {came}");
+    came - told
 }
 
 fn expect_what_arrives(namespace: Namespace, each: Option<&str>) {
@@ -169,12 +184,12 @@ fn expect_what_arrives(namespace: Namespace, each: Option<&str>) {
         kinds.entry(&known.kind).or_default().push(known);
         expect_bounded(known, &known.events(&facts));
     }
-    expect_full(namespace, kinds["full"][0], &facts);
-    expect_full(namespace, kinds["full-6"][0], &facts);
-    for kind in ["fast", "uring", "uring-multi"] {
-        expect_fast(kinds[kind][0], &facts);
-    }
-    expect_shared(&kinds["shared"], &facts, &outcome);
+    let full = ["full", "full-6"].map(|kind| expect_full(namespace, kinds[kind][0], &facts));
+    let fast = ["fast", "uring", "uring-multi"].map(|kind| expect_fast(kinds[kind][0], &facts));
+    let shared = expect_shared(&kinds["shared"], &facts, &outcome);
+    let untold = full.iter().chain(&fast).sum::<u64>() + shared;
+    let left_out = summed(&outcome, "programs not run");
+    assert!(untold <= left_out, "{untold}, not {left_out}");
     let inodes: Vec<u64> = known.iter().map(|known| known.inode).collect();
     let strange = facts
         .queues
@@ -201,8 +216,13 @@ fn a_few_arrivals_are_counted() {
 
 /// What the summary says of arrivals at one of several.
 fn unresolved(outcome: &Outcome) -> u64 {
+    summed(outcome, "arrivals at unknown")
+}
+
+/// A count of the summary's; 0 where it says nothing of it.
+fn summed(outcome: &Outcome, name: &str) -> u64 {
     let mut lines = outcome.stdout.lines().map(str::trim);
-    let count = lines.find_map(|line| line.strip_prefix("arrivals at unknown"));
+    let count = lines.find_map(|line| line.strip_prefix(name));
     count.map_or(0, |count| {
         count.trim().replace(',', "").parse().expect("a number")
     })
