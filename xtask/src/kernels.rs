@@ -5,7 +5,7 @@
 //! package that is installed, a change of the system's sources, a machine that outlives the
 //! verb.
 //!
-//! The integration tests run in there as they are, from memory, without a disk.
+//! The integration tests run in there as they are, from memory, those of block I/O on a disk.
 
 mod console;
 mod image;
@@ -97,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(folder())?;
     let available = packages::available()?;
     let image = image::build(&rows)?;
+    let disk = image::disk()?;
     let mut booted = Vec::new();
     for column in &COLUMNS {
         let is_booted = is_wanted(&column);
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let console = folder().join(format!("{}.console", column.name));
         if is_booted {
             println!("kernels: {} {}", kernel.version, column.words);
-            let lines = machine::boot(&kernel, &image, column.words, &args.accel)?;
+            let lines = machine::boot((&kernel, column.words), (&image, &disk), &args.accel)?;
             fs::write(&console, lines.join("\n"))?;
         }
         let said = fs::read_to_string(&console).with_context(|| console.display().to_string())?;

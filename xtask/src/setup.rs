@@ -149,12 +149,15 @@ const REAL: [Missing; 3] = [
 ];
 
 /// What boots other kernels, and what they have in memory.
-const MACHINES: [Missing; 5] = [
+const MACHINES: [Missing; 8] = [
     tool("qemu-system-x86_64", &["qemu-system-x86"], "install QEMU"),
     tool("busybox", &["busybox-static"], "install busybox"),
     tool("cpio", &["cpio"], "install cpio"),
     tool("strip", &["binutils"], "install binutils"),
     tool("bpftool", &["bpftool"], "install bpftool"),
+    tool("mkfs.ext4", &["e2fsprogs"], "install e2fsprogs"),
+    tool("filefrag", &["e2fsprogs"], "install e2fsprogs"),
+    tool("fio", &["fio"], "install fio 3"),
 ];
 
 /// Programs that the tests start.

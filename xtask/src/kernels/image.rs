@@ -17,6 +17,10 @@ use super::folder;
 use super::rows::Row;
 use crate::shell;
 
+/// What `/init` and the tests start; busybox has what is not here.
+const PROGRAMS: [&str; 6] = ["busybox", "bpftool", "fio", "filefrag", "nm", "readelf"];
+/// Size of the disk, MiB.
+const DISK_MIB: u64 = 128;
 /// Profiles of the programs that the tests trace, and their folders.
 const PROFILES: [&str; 2] = ["release", "stripped"];
 /// A test may take so long, s; what it waits for has limits of its own.
@@ -31,6 +35,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t bpf bpf /sys/fs/bpf
+mount -t ext4 /dev/nvme0n1 /disk
 ip link set lo up
 dmesg -n 1
 cd /tmp
@@ -40,7 +45,11 @@ seconds() { cut -d. -f1 /proc/uptime; }
 run() {
     echo "@test $1 $2"
     begin=$(seconds)
-    timeout LIMIT "/tests/$1" --exact "$2" --test-threads=1 >out 2>&1
+    case $1 in
+        block_io) folder=/disk ;;
+        *) folder=/tmp ;;
+    esac
+    TMPDIR=$folder timeout LIMIT "/tests/$1" --exact "$2" --test-threads=1 >out 2>&1
     code=$?
     [ $code = 0 ] || tail -n 40 out | cut -c 1-2000
     echo "@code $code $(($(seconds) - begin))"
@@ -66,7 +75,7 @@ pub(super) fn build(rows: &[&Row]) -> Result<PathBuf> {
     let tests: BTreeSet<_> = rows.iter().flat_map(|row| row.tests).collect();
     let root = folder().join("root");
     shell::empty(&root)?;
-    for name in ["proc", "sys", "dev", "tmp", "bin", "tests"] {
+    for name in ["proc", "sys", "dev", "tmp", "disk", "bin", "tests"] {
         fs::create_dir(root.join(name))?;
     }
     let files: BTreeSet<_> = tests.iter().map(|(file, _)| *file).collect();
@@ -74,7 +83,7 @@ pub(super) fn build(rows: &[&Row]) -> Result<PathBuf> {
         strip(&executable, &root.join("tests").join(name), &root)?;
     }
     strip(&shell::tracer(), &root.join("bin/dial9-bpf"), &root)?;
-    for program in ["busybox", "bpftool"] {
+    for program in PROGRAMS {
         let path = shell::find(program).with_context(|| format!("no {program}"))?;
         fs::copy(&path, root.join("bin").join(program))?;
         libraries(&path, &root)?;
@@ -84,6 +93,15 @@ pub(super) fn build(rows: &[&Row]) -> Result<PathBuf> {
     fs::write(&init, script(&tests)?)?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
     archive(&root)
+}
+
+/// A disk with an empty ext4, in the cache: the tests of block I/O need one.
+pub(super) fn disk() -> Result<PathBuf> {
+    let path = folder().join("disk.img");
+    fs::File::create(&path)?.set_len(DISK_MIB << 20)?;
+    let mut mkfs = Command::new("mkfs.ext4");
+    shell::run(mkfs.args(["-q", "-F"]).arg(&path))?;
+    Ok(path)
 }
 
 fn script(tests: &BTreeSet<&(&str, &str)>) -> Result<String> {

@@ -1,7 +1,8 @@
 //! A virtual machine, from its start to its end.
 //!
-//! In: a kernel and what it has in memory. Out: the lines of its console. Never: a machine
-//! that outlives this, or runs for longer than the limit; a disk; a network.
+//! In: a kernel, what it has in memory, and a disk. Out: the lines of its console. Never: a
+//! machine that outlives this, or runs for longer than the limit; a change of the disk's
+//! file; a network.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -31,7 +32,11 @@ pub(super) fn version() -> Result<String> {
 
 /// Runs the kernel until it powers off. One that does not in time is ended: its console
 /// has no `@end` then.
-pub(super) fn boot(kernel: &Kernel, image: &Path, words: &str, accel: &str) -> Result<Vec<String>> {
+pub(super) fn boot(
+    (kernel, words): (&Kernel, &str),
+    (image, disk): (&Path, &Path),
+    accel: &str,
+) -> Result<Vec<String>> {
     let mut qemu = Command::new(QEMU);
     qemu.args(["-accel", accel, "-cpu", "max", "-m", "2G", "-smp", "2"])
         .args([
@@ -46,6 +51,12 @@ pub(super) fn boot(kernel: &Kernel, image: &Path, words: &str, accel: &str) -> R
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(image)
+        // Kernels for virtual machines have NVMe built in, but no virtio-blk.
+        .args(["-device", "nvme,drive=disk,serial=disk", "-drive"])
+        .arg(format!(
+            "file={},format=raw,if=none,id=disk,snapshot=on",
+            disk.display()
+        ))
         .arg("-append")
         .arg(format!("console=ttyS0 quiet panic=-1 {words}"))
         .stdout(Stdio::piped());

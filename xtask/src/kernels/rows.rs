@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) absent: &'static [&'static str],
 }
 
-pub(super) const ROWS: [Row; 13] = [
+pub(super) const ROWS: [Row; 15] = [
     Row {
         what: "attach: polls, wakes, spawns, ends",
         tests: &[("truth", "of_tasks_with_different_layouts")],
@@ -39,11 +39,30 @@ pub(super) const ROWS: [Row; 13] = [
     },
     Row {
         what: "CPU profile, and stacks of waits in polls",
-        tests: &[(
-            "profile",
-            "shares_waits_and_whole_stacks_of_a_default_release_build",
-        )],
+        tests: &[("profile", "shares_and_waits_at_a_lower_rate")],
         absent: &["cpu-profile", "off-cpu-stacks"],
+    },
+    Row {
+        what: "names of functions, the kernel's too",
+        tests: &[
+            (
+                "symbols",
+                "every_function_of_a_program_has_the_name_that_its_symbol_has",
+            ),
+            (
+                "symbols",
+                "the_kernels_functions_have_the_names_of_its_table",
+            ),
+        ],
+        absent: &[],
+    },
+    Row {
+        what: "block I/O, with syncs",
+        tests: &[
+            ("block_io", "direct_io_by_system_calls"),
+            ("block_io", "cached_writes_and_their_syncs"),
+        ],
+        absent: &["block-io", "syncs"],
     },
     Row {
         what: "accept queues",
