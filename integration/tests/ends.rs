@@ -15,6 +15,9 @@ use rustix::process::Signal;
 /// What is copied of a message, bytes.
 const MESSAGE_BYTES: usize = 504;
 
+/// Recordings, where the kernel leaves the end out of one.
+const ATTEMPTS: usize = 3;
+
 /// What became of a program that was recorded until its end.
 struct Recorded {
     facts: Facts,
@@ -33,8 +36,15 @@ fn recorded(build: Build, word: &str) -> Recorded {
     recorded_until(build, |program| program.say(word))
 }
 
-fn recorded_until(build: Build, end: impl FnOnce(&mut TestProgram)) -> Recorded {
+/// Once more where the kernel says that it left out a run of the program that tells the end.
+fn recorded_until(build: Build, mut end: impl FnMut(&mut TestProgram)) -> Recorded {
     require_root();
+    let mut attempts = (0..ATTEMPTS).map(|_| recorded_once(build, &mut end));
+    let recorded = attempts.find(|recorded| !recorded.has_lost_its_end());
+    recorded.expect("the kernel runs the program that tells the end")
+}
+
+fn recorded_once(build: Build, end: impl FnOnce(&mut TestProgram)) -> Recorded {
     let output = output_dir();
     let mut program = TestProgram::start_with("ends", build, |command| {
         command.stderr(std::process::Stdio::null());
@@ -63,6 +73,12 @@ fn recorded_until(build: Build, end: impl FnOnce(&mut TestProgram)) -> Recorded 
 }
 
 impl Recorded {
+    /// Whether its end is absent, with the reason.
+    fn has_lost_its_end(&self) -> bool {
+        let left_out = "dial9-bpf.absent.runs.sched_process_exit";
+        self.facts.end.is_none() && self.facts.metadata.contains_key(left_out)
+    }
+
     /// Asserts how it ended, by the program's parent and by the segment, and that
     /// the summary has the line.
     #[track_caller]
