@@ -37,8 +37,8 @@ struct Instruction {
 }
 
 impl Instruction {
-    fn of(bytes: &[u8; 8]) -> Self {
-        let [code, registers, offset @ .., a, b, c, d] = *bytes;
+    fn of(bytes: [u8; 8]) -> Self {
+        let [code, registers, offset @ .., a, b, c, d] = bytes;
         Self {
             code,
             to: registers & 0xf,
@@ -66,7 +66,7 @@ impl Instruction {
 pub(super) fn check(section: &str, code: &[u8]) -> Result<()> {
     let (instructions, rest) = code.as_chunks::<8>();
     ensure!(rest.is_empty(), "{section}: half an instruction");
-    let mut instructions = instructions.iter().map(Instruction::of).peekable();
+    let mut instructions = instructions.iter().copied().map(Instruction::of).peekable();
     while let Some(instruction) = instructions.next() {
         let offset = if instruction.is_on_stack() {
             i32::from(instruction.offset)
