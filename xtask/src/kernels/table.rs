@@ -93,9 +93,10 @@ impl Table {
         Ok(format!(
             "# The tracer on other kernels\n\n\
              `cargo xtask kernels`, {}, {qemu}: Debian's kernels for virtual machines, each \
-             booted with two CPUs and 2 GiB,\nwhere the integration tests of each signal run from memory. \
-             \"yes\" is that all of a row's tests pass: what the trace\ntells is what the test program \
-             counted. \"no\" has the reason that the recorder itself gives there.\n\n{self}",
+             booted with two CPUs and 2 GiB,\nwhere the integration tests of each signal run from \
+             memory, those of block I/O on a disk with ext4. \"yes\" is that all of a row's\ntests \
+             pass: what the trace tells is what the test program counted. \"no\" has the reason that \
+             the recorder itself\ngives there.\n\n{self}",
             date.trim(),
         ))
     }
