@@ -78,8 +78,8 @@ fn note(tid: u32, queue: u64) {
 }
 
 /// Only its worker adds to a queue, and that is here: the depth was true when the head
-/// was read.
-#[inline(always)]
+/// was read. Not inlined, as `emit::lose`.
+#[inline(never)]
 fn measured(queue: u64) -> u64 {
     if queue == 0 {
         return 0;
