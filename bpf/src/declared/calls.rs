@@ -9,7 +9,7 @@ use super::words::{load_word, store_word};
 use crate::maps::OPEN_CALLS;
 
 /// Notes a call of the thread; false when it has too many open.
-#[inline(always)]
+#[inline(never)]
 pub fn enter(tid: u32, definition: u32, sp: u64, scratch: &mut DeclaredScratch) -> bool {
     let Some(open) = OPEN_CALLS.get_ptr_mut(slot_index(tid)) else {
         return false;
@@ -47,7 +47,7 @@ fn drop_ended(open: &OpenCalls, sp: u64, count: &mut u64) {
 }
 
 /// Takes a call out that returns; false when none is open.
-#[inline(always)]
+#[inline(never)]
 pub fn leave(tid: u32, definition: u32, sp: u64) -> bool {
     let Some(open) = OPEN_CALLS.get_ptr_mut(slot_index(tid)) else {
         return false;

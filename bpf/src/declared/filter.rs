@@ -8,7 +8,7 @@ use dial9_bpf_abi::declared::{
 use super::words::{load_word, store_word};
 
 /// Whether the hit counts.
-#[inline(always)]
+#[inline(never)]
 pub fn counts(definition: &Definition, scratch: &mut DeclaredScratch) -> bool {
     if definition.test_count == 0 {
         return true;
@@ -31,7 +31,7 @@ pub fn counts(definition: &Definition, scratch: &mut DeclaredScratch) -> bool {
     load_word(&scratch.next) == u64::from(ACCEPT)
 }
 
-#[inline(always)]
+#[inline(never)]
 fn is_true(test: &Test, scratch: &DeclaredScratch) -> bool {
     let value = test.value as usize & (MAX_READS - 1);
     load_word(&scratch.present) & (1 << value) != 0
@@ -76,7 +76,7 @@ fn compares_bytes(test: &Test, value: usize, scratch: &DeclaredScratch) -> bool 
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 fn begins(test: &Test, start: u64, scratch: &DeclaredScratch) -> bool {
     if start > MAX_BYTES as u64 {
         return false;

@@ -31,7 +31,7 @@ pub fn note_registers(ctx: &ProbeContext, tid: u32, scratch: &mut DeclaredScratc
 }
 
 /// Reads numbers, addresses and lengths.
-#[inline(always)]
+#[inline(never)]
 pub fn numbers(definition: &Definition, scratch: &mut DeclaredScratch) {
     store_word(&mut scratch.present, 0);
     store_word(&mut scratch.used, 0);
@@ -39,24 +39,28 @@ pub fn numbers(definition: &Definition, scratch: &mut DeclaredScratch) {
         if at >= definition.read_count as usize {
             break;
         }
-        let read = &definition.reads[at];
-        if number(read, scratch, at) {
+        if number(
+            &definition.reads[at],
+            &scratch.registers,
+            &mut scratch.numbers[at],
+        ) {
             let present = load_word(&scratch.present) | 1 << at;
             store_word(&mut scratch.present, present);
         }
     }
 }
 
-/// Reads one of them; false where it cannot be read, and then it is 0.
-#[inline(always)]
-fn number(read: &Read, scratch: &mut DeclaredScratch, at: usize) -> bool {
+/// Reads one of them; false where it cannot be read, and then it is 0. This and others are
+/// functions of their own since a function may have little on its stack
+/// (`xtask/src/object/stack.rs`).
+#[inline(never)]
+fn number(read: &Read, registers: &[u64; 32], value: &mut u64) -> bool {
     let base = if read.register == CONSTANT {
         read.constant
     } else {
-        scratch.registers[read.register as usize & 31]
+        registers[read.register as usize & 31]
     };
-    let index = scratch.registers[read.index as usize & 31] << (read.shift & 3);
-    let value = &mut scratch.numbers[at];
+    let index = registers[read.index as usize & 31] << (read.shift & 3);
     store_word(value, base.wrapping_add(index));
     for step in 0..MAX_STEPS {
         if step >= read.steps as usize {
@@ -111,41 +115,41 @@ fn narrowed(value: u64, size: u8, is_signed: bool) -> u64 {
 }
 
 /// Reads what is no number.
-#[inline(always)]
+#[inline(never)]
 pub fn bytes(definition: &Definition, scratch: &mut DeclaredScratch) {
     for at in 0..MAX_READS {
         if at >= definition.read_count as usize {
             break;
         }
         let read = &definition.reads[at];
-        let present = load_word(&scratch.present);
-        if read.what == NUMBER || present & (1 << at) == 0 {
+        if read.what == NUMBER || load_word(&scratch.present) & (1 << at) == 0 {
             continue;
         }
         let used = load_word(&scratch.used);
         store_word(&mut scratch.starts[at], used);
-        match copied(read, at, scratch) {
-            Some(got) => {
-                store_word(&mut scratch.numbers[at], got);
-                store_word(&mut scratch.used, used + got);
-            }
-            None => {
-                store_word(&mut scratch.numbers[at], 0);
-                store_word(&mut scratch.present, present & !(1 << at));
-            }
+        let address = load_word(&scratch.numbers[at]);
+        let got = copied(read, address, scratch);
+        if got < 0 {
+            store_word(&mut scratch.numbers[at], 0);
+            let present = load_word(&scratch.present) & !(1 << at);
+            store_word(&mut scratch.present, present);
+        } else {
+            store_word(&mut scratch.numbers[at], got as u64);
+            let used = load_word(&scratch.used) + got as u64;
+            store_word(&mut scratch.used, used);
         }
     }
 }
 
-/// Copies one value behind the others; returns its bytes.
-#[inline(always)]
-fn copied(read: &Read, at: usize, scratch: &mut DeclaredScratch) -> Option<u64> {
-    let address = load_word(&scratch.numbers[at]) as *const c_void;
+/// Copies one value behind the others; returns its bytes, or something negative where it
+/// cannot be read.
+#[inline(never)]
+fn copied(read: &Read, address: u64, scratch: &mut DeclaredScratch) -> i64 {
     let mut length = u64::from(read.max);
     if read.length != NO_LENGTH {
         let of = read.length as usize & (MAX_READS - 1);
         if load_word(&scratch.present) & (1 << of) == 0 {
-            return None;
+            return -1;
         }
         let actual = load_word(&scratch.numbers[of]);
         if actual < length {
@@ -154,20 +158,20 @@ fn copied(read: &Read, at: usize, scratch: &mut DeclaredScratch) -> Option<u64> 
     }
     let used = load_word(&scratch.used);
     if length > u64::from(MAX_VALUE_BYTES) || used > MAX_BYTES as u64 {
-        return None;
+        return -1;
     }
     // SAFETY: the scratch has room for all bytes and one value more.
     let to: *mut c_void = unsafe { scratch.bytes.as_mut_ptr().add(used as usize).cast() };
+    let from = address as *const c_void;
     if read.what == BYTES {
         // SAFETY: as above; the helper checks the source.
-        let status = unsafe { bpf_probe_read_user(to, length as u32, address) };
-        return (status == 0).then_some(length);
+        let status = unsafe { bpf_probe_read_user(to, length as u32, from) };
+        return if status == 0 { length as i64 } else { -1 };
     }
     // SAFETY: the same. The zero byte counts, and is not taken.
-    let got = unsafe { bpf_probe_read_user_str(to, length as u32 + 1, address) };
-    if got <= 0 {
-        return None;
+    let got = unsafe { bpf_probe_read_user_str(to, length as u32 + 1, from) };
+    if got <= 0 || got > i64::from(MAX_VALUE_BYTES) + 1 {
+        return -1;
     }
-    let got = got as u64 - 1;
-    (got <= u64::from(MAX_VALUE_BYTES)).then_some(got)
+    got - 1
 }

@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 /// Most bytes.
 const MAX_STACK: i32 = 48;
 /// Sections of what runs at uprobes: the programs, and the functions that programs call.
-pub(super) const SECTIONS: [&str; 2] = ["uprobe.s", ".text"];
+pub(super) const SECTIONS: [&str; 3] = ["uprobe.s", "uprobe", ".text"];
 
 /// Opcodes and registers of instructions
 /// (Documentation/bpf/standardization/instruction-set.rst).
