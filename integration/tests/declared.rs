@@ -224,6 +224,29 @@ fn calls_within_calls() {
 }
 
 #[test]
+fn functions_that_a_library_exports() {
+    let dir = output_dir();
+    let text = "provider libc { probe write {
+        at \"write\" in \"libc.so*\";
+        on call uretprobe;
+        let fd: i32 = arg0;
+        read text: str[16] = arg1, arg2;
+        read written: i64 = result unit bytes;
+        where fd == 1;
+    } }";
+    let probes = written(dir.path(), "libc.uprobes", text);
+    let (_, outcome) = recorded(dir.path(), &probes, &[]);
+    outcome.expect(0);
+    let told = hits(dir.path(), "libc:write");
+    let texts: Vec<_> = told
+        .iter()
+        .map(|hit| (&hit.fields["text"], &hit.fields["written"]))
+        .collect();
+    let done = Told::Text("done\n".to_owned());
+    assert_eq!(texts, [(&done, &Told::Signed(5))]);
+}
+
+#[test]
 fn what_is_wrong_in_a_file_is_told_where_it_stands() {
     require_root();
     let dir = output_dir();

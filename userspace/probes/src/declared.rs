@@ -11,7 +11,7 @@ use wildmatch::WildMatch;
 
 use crate::ScanError;
 use crate::code::{self, Effects};
-use crate::elf::{Image, Symbol};
+use crate::elf::{self, Image, Symbol, Symbols};
 use crate::entry::stack_growth;
 use crate::names::demangle;
 use crate::plan::InstructionClass;
@@ -25,6 +25,8 @@ const RSP: u8 = 4;
 #[derive(Debug)]
 pub struct Code<'data> {
     image: Image<'data>,
+    /// What the file exports, where it has no other symbols.
+    exports: Symbols<'data>,
 }
 
 /// A function.
@@ -73,18 +75,31 @@ impl<'data> Code<'data> {
     /// Every [`ScanError`] but `NotTokio`.
     pub fn parse(elf: &'data [u8], debug_file: Option<&'data [u8]>) -> Result<Self, ScanError> {
         let image = Image::parse_with(elf, debug_file)?;
-        Ok(Self { image })
+        let exports = if image.symbols().is_empty() {
+            elf::exports(elf)
+        } else {
+            Symbols::default()
+        };
+        Ok(Self { image, exports })
     }
 
-    /// Whether there is a symbol table.
+    /// Whether functions have names: all of them, or those that are exported.
     pub fn has_symbols(&self) -> bool {
-        !self.image.symbols().is_empty()
+        !self.symbols().is_empty()
+    }
+
+    fn symbols(&self) -> &Symbols<'data> {
+        if self.image.symbols().is_empty() {
+            &self.exports
+        } else {
+            self.image.symbols()
+        }
     }
 
     /// The functions of a name: that of the symbol itself, or a pattern of demangled names
     /// in which `*` and `?` stand for others. Sorted by address, none twice.
     pub fn functions(&self, pattern: &str) -> Vec<Function> {
-        let symbols = self.image.symbols();
+        let symbols = self.symbols();
         let is_pattern = pattern.contains(['*', '?']);
         let exact = (!is_pattern)
             .then(|| symbols.named(pattern))
@@ -104,7 +119,7 @@ impl<'data> Code<'data> {
     }
 
     fn function(&self, symbol: &Symbol) -> Option<Function> {
-        let mangled = self.image.symbols().name(symbol)?;
+        let mangled = self.symbols().name(symbol)?;
         self.image.is_code(symbol.address).then(|| Function {
             address: symbol.address,
             bytes: symbol.bytes.into(),

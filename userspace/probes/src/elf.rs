@@ -258,6 +258,13 @@ fn symbols<'data>(
     })
 }
 
+/// The functions that the file exports; none where its tables are not sound.
+pub(crate) fn exports(elf: &[u8]) -> Symbols<'_> {
+    let sections = file_header(elf).and_then(|header| Sections::read(header, elf));
+    let symbols = sections.and_then(|sections| Symbols::read(sections, SHT_DYNSYM));
+    symbols.unwrap_or_default()
+}
+
 /// Address of a function that the file exports by this name.
 pub(crate) fn exported(elf: &[u8], name: &str) -> Option<u64> {
     let sections = Sections::read(file_header(elf).ok()?, elf).ok()?;
