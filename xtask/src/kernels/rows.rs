@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) absent: &'static [&'static str],
 }
 
-pub(super) const ROWS: [Row; 15] = [
+pub(super) const ROWS: [Row; 16] = [
     Row {
         what: "attach: polls, wakes, spawns, ends",
         tests: &[("truth", "of_tasks_with_different_layouts")],
@@ -78,6 +78,14 @@ pub(super) const ROWS: [Row; 15] = [
         what: "queues of runtimes",
         tests: &[("queues", "of_a_plain_build")],
         absent: &["runtime-metrics"],
+    },
+    Row {
+        what: "declared probes (`--probes`)",
+        tests: &[
+            ("declared", "every_call_with_its_arguments_and_its_result"),
+            ("declared", "calls_within_calls"),
+        ],
+        absent: &[],
     },
     Row {
         what: "forks (`--follow-forks`)",
