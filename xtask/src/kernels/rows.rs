@@ -81,10 +81,7 @@ pub(super) const ROWS: [Row; 16] = [
     },
     Row {
         what: "declared probes (`--probes`)",
-        tests: &[
-            ("declared", "every_call_with_its_arguments_and_its_result"),
-            ("declared", "calls_within_calls"),
-        ],
+        tests: &[("declared", "every_call_with_its_arguments_and_its_result")],
         absent: &[],
     },
     Row {
