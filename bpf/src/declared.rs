@@ -11,7 +11,7 @@ mod values;
 mod words;
 
 use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::uprobe, programs::ProbeContext};
-use core::intrinsics::{AtomicOrdering, atomic_xchg};
+use core::intrinsics::{AtomicOrdering, atomic_xadd, atomic_xchg};
 use dial9_bpf_abi::{
     declared::{
         CALL, Declared, DeclaredScratch, Definition, FLAG_UNPAIRED, MAX_FIELDS, RETURN,
@@ -30,7 +30,7 @@ use self::{
 use crate::{
     emit::Hit,
     filter::traced,
-    maps::{DECLARED_SCRATCH, DEFINITIONS},
+    maps::{DECLARED_HITS, DECLARED_SCRATCH, DEFINITIONS},
     task::{attach_cookie, stack_pointer},
 };
 
@@ -51,6 +51,13 @@ pub fn declared(ctx: ProbeContext) -> u32 {
     let Some(definition) = DEFINITIONS.get(index) else {
         return 0;
     };
+    if let Some(hits) = DECLARED_HITS.get_ptr_mut(index) {
+        // SAFETY: the pointer is to a map value; the add is atomic, since on preemptible
+        // kernels two programs interleave on one CPU.
+        unsafe {
+            atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(hits, 1);
+        }
+    }
     // A return has popped its address.
     let popped = u64::from(definition.is_behind) * 8;
     let sp = stack_pointer(&ctx) + pushed_of(cookie) - popped;

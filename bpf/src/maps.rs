@@ -117,6 +117,10 @@ pub static DEFINITIONS: Array<Definition> = Array::with_max_entries(MAX_DEFINITI
 #[map]
 pub static DECLARED_SCRATCH: Array<DeclaredScratch> = Array::with_max_entries(1, 0);
 
+/// Hits of the target at declared probes, whatever their filters say, by definition.
+#[map]
+pub static DECLARED_HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(MAX_DEFINITIONS, 0);
+
 /// Calls that threads have open, by `thread::slot_index`; the loader sets how many.
 #[map]
 pub static OPEN_CALLS: Array<OpenCalls> = Array::with_max_entries(1, 0);

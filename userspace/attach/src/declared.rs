@@ -10,7 +10,7 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
 };
 
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, MapData, PerCpuArray};
 use dial9_bpf_abi::declared::{Definition, cookie};
 
 use crate::{
@@ -76,6 +76,26 @@ impl Tracer {
         }
         self.declared = declared.places;
         Ok(())
+    }
+
+    /// Hits so far at the sites of each of the first definitions, those that their filters
+    /// leave out included.
+    ///
+    /// # Errors
+    /// [`AttachError::Kernel`] when the counters cannot be read.
+    pub fn declared_hits(&self, definitions: u32) -> Result<Vec<u64>, AttachError> {
+        let hits: PerCpuArray<&MapData, u64> = self
+            .maps
+            .get("DECLARED_HITS")?
+            .try_into()
+            .map_err(|error| map_unreadable(&error))?;
+        let of = |index| {
+            let counts = hits.get(&index, 0);
+            counts
+                .map(|counts| counts.iter().sum())
+                .map_err(|error| map_unreadable(&error))
+        };
+        (0..definitions).map(of).collect()
     }
 
     /// Attaches what was declared, all or nothing.

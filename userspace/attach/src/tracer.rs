@@ -111,6 +111,37 @@ impl Tracer {
     /// [`AttachError::Btf`], [`AttachError::Verifier`],
     /// [`AttachError::RingBudget`].
     pub fn load(target: &Target, options: Options) -> Result<Self, AttachError> {
+        Self::load_with(target, options, false)
+    }
+
+    /// Loads what declared probes need and nothing else: besides them only the end of
+    /// the target's program is seen, where it executes another.
+    ///
+    /// # Errors
+    /// As [`Tracer::load`].
+    pub fn load_declared(
+        target: &Target,
+        ring_bytes: u64,
+        abilities: Abilities,
+    ) -> Result<Self, AttachError> {
+        let options = Options {
+            ring_bytes,
+            abilities,
+            sched: false,
+            net: false,
+            profile_hz: None,
+            queue_reads: QueueReads::AtParks,
+            io: false,
+            declared: true,
+        };
+        Self::load_with(target, options, true)
+    }
+
+    fn load_with(
+        target: &Target,
+        options: Options,
+        is_declared_alone: bool,
+    ) -> Result<Self, AttachError> {
         let Options {
             abilities,
             sched,
@@ -124,7 +155,8 @@ impl Tracer {
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let mut absent = Vec::new();
         let mut programs = Vec::with_capacity(Probe::ALL.len());
-        for probe in Probe::ALL {
+        let wanted = Probe::ALL.into_iter().filter(|_| !is_declared_alone);
+        for probe in wanted {
             match relocated.load(probe) {
                 Ok(program) => programs.push((probe, program)),
                 Err(error) if probe.is_optional() => absent.push((probe.name(), error.in_full())),
@@ -147,9 +179,13 @@ impl Tracer {
             Err(reason) => Some(reason),
         };
         // Without it CPU times lag.
-        let cpu_time_behind = refusal(SCHED_SWITCH);
+        let cpu_time_behind = if is_declared_alone {
+            None
+        } else {
+            refusal(SCHED_SWITCH)
+        };
         absent.extend(refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason)));
-        for name in LIFE {
+        for name in LIFE.into_iter().filter(|_| !is_declared_alone) {
             let lacking = offsets.life.as_ref().err().map(AttachError::in_full);
             absent.extend(
                 lacking
