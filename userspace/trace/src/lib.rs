@@ -42,6 +42,8 @@ pub mod sort;
 pub mod spool;
 pub mod stacks;
 pub mod stats;
+mod stored;
+pub mod stored_hits;
 pub mod stored_io;
 pub mod symbols;
 mod tasks;

@@ -43,7 +43,7 @@ use crate::loss::{Loss, LossLedger};
 use crate::mapping::Mapping;
 use crate::metadata::{Metadata, Object};
 use crate::rotate::Policy;
-use crate::segment::{ClosedSegment, Evicted, Owner, Place, SegmentError};
+use crate::segment::{ClosedSegment, Cut, Evicted, Owner, Place, SegmentError};
 use crate::sort::Sorter;
 use crate::stacks::{Sampled, Waiting};
 use crate::stats::{QueueCounts, StackCounts, Stats};
@@ -282,6 +282,16 @@ impl Line {
         for (name, reason) in absent {
             self.output.note_absent(name, reason);
         }
+    }
+
+    /// What the present segment lacks, since its size is bounded.
+    pub fn dropped(&self) -> Cut {
+        self.output.dropped()
+    }
+
+    /// What else is to be told of the segment, by key: its end does.
+    pub fn set_facts(&mut self, facts: Vec<(String, String)>) {
+        self.output.set_facts(facts);
     }
 
     /// Takes note of how many processes the target has forked so far: the segment's

@@ -68,6 +68,8 @@ pub struct Metadata {
     pub objects: Vec<Object>,
     /// Where the target has, or had, code; told where callchains are recorded.
     pub mappings: Vec<Mapping>,
+    /// What else is told, by key.
+    pub facts: Vec<(String, String)>,
 }
 
 /// A file of the target with a Tokio of its own.
@@ -204,6 +206,7 @@ impl Metadata {
             mappings,
             devices,
             threads: _,
+            facts,
         } = self;
         entries.put_known("service", service.as_ref());
         entries.put_known("instance", instance.as_ref());
@@ -258,6 +261,7 @@ impl Metadata {
             }
         }
         entries.0.extend(mapping::entries(mappings));
+        entries.0.extend(facts.iter().cloned());
         entries.0
     }
 

@@ -25,15 +25,18 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use crate::clock::Anchor;
 use crate::encode::Encoder;
 use crate::metadata::Metadata;
+use budget::{Bounded, Part};
 use name::Stage;
 use place::Home;
 
+mod budget;
 mod close;
 mod compress;
 pub(crate) mod name;
 mod owner;
 mod place;
 
+pub use budget::{Budget, Cut, Keep};
 pub use close::{ClosedSegment, CommitError, Evicted, Seal, SealedSegment};
 pub(crate) use close::{Closing, sync_dir};
 pub use compress::{CompressError, CompressedSegment};
@@ -72,6 +75,8 @@ pub struct ActiveSegment {
     bytes: u64,
     started: Anchor,
     synced_ns: u64,
+    /// What of a segment of bounded size is kept.
+    bounded: Option<Bounded>,
 }
 
 impl ActiveSegment {
@@ -96,13 +101,47 @@ impl ActiveSegment {
             bytes: 0,
             started,
             synced_ns: started.mono_ns,
+            bounded: None,
         };
         if let Err(error) = segment.write_opening(metadata) {
             // It has nothing that is worth keeping.
             segment.discard();
             return Err(error);
         }
+        if let Place::Bounded(budget) = place {
+            segment.bounded = Some(Bounded::new(*budget, segment.bytes));
+        }
         Ok(segment)
+    }
+
+    /// Appends a batch of so many events, the first of which has this time, ns; in a
+    /// segment of bounded size either it or others have to go where there is no room.
+    ///
+    /// # Errors
+    ///
+    /// As [`ActiveSegment::write_batch`].
+    pub(crate) fn write_events(
+        &mut self,
+        batch: &[u8],
+        (events, since_ns): (u64, u64),
+    ) -> Result<(), SegmentError> {
+        if let Some(bounded) = &mut self.bounded {
+            let part = Part {
+                bytes: batch.len() as u64,
+                events,
+                since_ns,
+            };
+            let is_taken = bounded.take(part, &self.file);
+            if !is_taken.map_err(|source| self.error("make room in", source))? {
+                return Ok(());
+            }
+        }
+        self.write_batch(batch)
+    }
+
+    /// What a segment of bounded size lacks so far.
+    pub(crate) fn dropped(&self) -> Cut {
+        self.bounded.as_ref().map(Bounded::cut).unwrap_or_default()
     }
 
     /// Gives up a segment, as far as that is possible: a file that stays is found by
@@ -187,7 +226,7 @@ impl ActiveSegment {
 
     /// Size of the file so far, bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes - self.bounded.as_ref().map_or(0, Bounded::gone)
     }
 
     /// Start of the segment.

@@ -6,20 +6,17 @@
 //! found.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
 
 use dial9_bpf_abi::record::RecordKind;
-use dial9_trace_format::decoder::{Decoder, RawEvent};
+use dial9_trace_format::decoder::RawEvent;
 use dial9_trace_format::types::FieldValueRef;
-use flate2::bufread::GzDecoder;
-use rustix::fs::OFlags;
 
-use crate::check::{CheckError, GZIP_MAGIC, WINDOW_BYTES, whole_batches};
+use crate::check::CheckError;
 use crate::fields::{field, number, text};
-use crate::segment::open_regular;
+use crate::stored;
 
 /// Kinds of records whose loss makes the I/O incomplete.
 const KINDS: [RecordKind; 3] = [RecordKind::IO_BEGIN, RecordKind::IO_END, RecordKind::SYNC];
@@ -79,9 +76,11 @@ impl StoredFile {
     /// where it decodes: then nothing says what was recorded.
     pub fn read(path: &Path) -> Result<Self, CheckError> {
         let mut reading = Reading::default();
-        open_regular(path, OFlags::RDONLY)
-            .and_then(|file| reading.file(file))
-            .and_then(|()| reading.found.is_told())
+        stored::each_event(path, |event| reading.take(event))
+            .and_then(|torn| {
+                reading.found.torn = torn;
+                reading.found.is_told()
+            })
             .map_err(|source| CheckError {
                 path: path.to_owned(),
                 source,
@@ -100,50 +99,6 @@ impl StoredFile {
 }
 
 impl Reading {
-    fn file(&mut self, file: File) -> io::Result<()> {
-        let mut file = BufReader::new(file);
-        if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
-            self.stream(GzDecoder::new(file))
-        } else {
-            self.stream(file)
-        }
-    }
-
-    fn stream(&mut self, mut from: impl Read) -> io::Result<()> {
-        let mut window = Vec::new();
-        let mut is_first = true;
-        loop {
-            let room = (WINDOW_BYTES - window.len()) as u64;
-            let read = from.by_ref().take(room).read_to_end(&mut window);
-            let is_end = !matches!(read, Ok(read) if read as u64 == room);
-            let whole = match whole_batches(&window) {
-                whole if whole > 0 && !is_end => whole,
-                _ => window.len(),
-            };
-            let Some(mut decoder) = Decoder::new(&window[..whole]) else {
-                return if is_first {
-                    Err(io::Error::new(io::ErrorKind::InvalidData, "it is no trace"))
-                } else {
-                    self.found.torn = Some("no batch where one is expected".to_owned());
-                    Ok(())
-                };
-            };
-            is_first = false;
-            if let Err(error) = decoder.for_each_event(|event| self.take(&event)) {
-                self.found.torn = Some(error.message);
-                return Ok(());
-            }
-            if let Err(error) = read {
-                self.found.torn = Some(error.to_string());
-                return Ok(());
-            }
-            if is_end {
-                return Ok(());
-            }
-            window.drain(..whole);
-        }
-    }
-
     fn take(&mut self, event: &RawEvent<'_, '_>) {
         match event.name {
             "BlockIoEvent" => self.take_io(event),

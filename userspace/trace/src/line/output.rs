@@ -15,7 +15,9 @@ use crate::location::Locations;
 use crate::loss::Loss;
 use crate::mapping::Mapping;
 use crate::metadata::{Metadata, Object, Runtime};
-use crate::segment::{ActiveSegment, ClosedSegment, Closing, Evicted, Owner, Place, SegmentError};
+use crate::segment::{
+    ActiveSegment, ClosedSegment, Closing, Cut, Evicted, Owner, Place, SegmentError,
+};
 use crate::stats::{QueueCounts, StackCounts};
 
 /// Time between two attempts to write again, ns.
@@ -28,6 +30,8 @@ pub(super) struct Output {
     owner: Owner,
     metadata: Metadata,
     encoder: Encoder,
+    /// Size beyond which a batch ends.
+    batch_bytes: usize,
     /// During an outage, what is still to be closed.
     segment: Option<ActiveSegment>,
     outage: Option<Outage>,
@@ -81,7 +85,12 @@ impl Output {
         started: Anchor,
     ) -> Result<Self, SegmentError> {
         let segment = ActiveSegment::create(&place, owner, &metadata, started)?;
+        let batch_bytes = match &place {
+            Place::Bounded(budget) => budget.batch_bytes(),
+            Place::Spool(_) | Place::Memory => usize::MAX,
+        };
         Ok(Self {
+            batch_bytes,
             place,
             owner,
             metadata,
@@ -101,7 +110,7 @@ impl Output {
     /// Appends an event.
     #[inline]
     pub(super) fn event(&mut self, event: &Event, locations: &Locations) {
-        if self.encoder.is_full() {
+        if self.encoder.is_full() || self.encoder.len() > self.batch_bytes {
             self.write();
         }
         if let Some(outage) = &mut self.outage {
@@ -270,6 +279,17 @@ impl Output {
         self.is_in_memory() && self.why_wanted().is_none()
     }
 
+    /// What the present segment lacks, since its size is bounded.
+    pub(super) fn dropped(&self) -> Cut {
+        let segment = self.segment.as_ref();
+        segment.map(ActiveSegment::dropped).unwrap_or_default()
+    }
+
+    /// What else is to be told of the segment: its end does.
+    pub(super) fn set_facts(&mut self, facts: Vec<(String, String)>) {
+        self.metadata.facts = facts;
+    }
+
     fn why_wanted(&self) -> Option<&str> {
         let (until_ns, reason) = self.wanted.as_ref()?;
         (self.started.mono_ns < *until_ns).then_some(reason)
@@ -367,7 +387,8 @@ impl Output {
         let Some(segment) = &mut self.segment else {
             return;
         };
-        match segment.write_batch(self.encoder.cut()) {
+        let events = (self.batch_events, self.batch_since_ns);
+        match segment.write_events(self.encoder.cut(), events) {
             Ok(()) => {
                 self.written += std::mem::take(&mut self.batch_events);
                 self.batch_since_ns = 0;

@@ -6,10 +6,11 @@
 //! [`ClosedSegment::commit`] waits, on whatever thread has the time.
 
 use std::fs::File;
-use std::io::{self, Seek as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
+use super::budget::{Bounded, Cut};
 use super::name::{self, Stage};
 use super::place::Home;
 use super::{ActiveSegment, Owner, SegmentError, create_locked};
@@ -71,6 +72,9 @@ pub(crate) struct Closing<'a> {
 pub struct ClosedSegment {
     state: State,
     events: u64,
+    /// Of a segment of bounded size: what it lacks, and where in memory that was.
+    cut: Cut,
+    hole: Option<(u64, u64)>,
     /// What it will be; without a path as long as it is in memory.
     sealed: SealedSegment,
 }
@@ -136,11 +140,12 @@ impl ActiveSegment {
             let _ = self.cut(bytes);
             return Err(Box::new((self, error)));
         }
+        let (cut, bytes) = (self.dropped(), self.bytes());
+        let hole = self.bounded.as_ref().map(Bounded::hole);
         let Self {
             file,
             home,
             owner,
-            bytes,
             started,
             ..
         } = self;
@@ -162,7 +167,9 @@ impl ActiveSegment {
         };
         Ok(ClosedSegment {
             state,
-            events: closing.events,
+            events: closing.events - cut.events,
+            cut,
+            hole,
             sealed,
         })
     }
@@ -206,6 +213,16 @@ impl ActiveSegment {
     }
 
     fn write_closing(&mut self, closing: &Closing<'_>) -> Result<(), SegmentError> {
+        if let Some(bounded) = &mut self.bounded {
+            let end = bounded.make_room_for(closing_bytes(closing), &self.file);
+            let end = end.map_err(|source| self.error("make room in", source))?;
+            let cut = self.cut(end);
+            cut.map_err(|source| self.error("cut", source))?;
+        }
+        let dropped = self
+            .bounded
+            .as_ref()
+            .map(|bounded| bounded.entries(closing.anchor));
         let Closing {
             metadata,
             runtimes,
@@ -243,11 +260,28 @@ impl ActiveSegment {
             queues,
             dump,
         };
-        let entries = metadata.closing(runtimes, threads, outcome);
+        let mut entries = metadata.closing(runtimes, threads, outcome);
+        entries.extend(dropped.into_iter().flatten());
         encoder.metadata(anchor.mono_ns, entries);
         encoder.clock_sync(anchor);
         self.write_batch(encoder.cut())
     }
+}
+
+/// About the bytes of the last batch, without what only a bounded segment tells.
+fn closing_bytes(closing: &Closing<'_>) -> u64 {
+    let mut encoder = Encoder::new();
+    let at_ns = closing.anchor.mono_ns;
+    for loss in closing.losses {
+        encoder.loss(at_ns, loss);
+    }
+    let outcome = Outcome::default();
+    let entries = closing
+        .metadata
+        .closing(closing.runtimes, closing.threads, outcome);
+    encoder.metadata(at_ns, entries);
+    encoder.clock_sync(closing.anchor);
+    encoder.cut().len() as u64
 }
 
 impl ClosedSegment {
@@ -257,6 +291,8 @@ impl ClosedSegment {
         Self {
             state: State::Written { file, dir },
             events: 0,
+            cut: Cut::default(),
+            hole: None,
             sealed,
         }
     }
@@ -358,6 +394,30 @@ impl ClosedSegment {
             || Home::Memory.path(),
             |dir| name::path(dir, self.sealed.index, Stage::Active),
         )
+    }
+
+    /// Writes a segment that is in memory somewhere else.
+    ///
+    /// # Errors
+    ///
+    /// The system's; some of it may be written.
+    pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
+        let State::Memory(from) = &self.state else {
+            return Err(io::Error::other("it is not in memory"));
+        };
+        let mut from = &**from;
+        from.rewind()?;
+        if let Some((begin, end)) = self.hole {
+            io::copy(&mut from.take(begin), &mut out)?;
+            from.seek(SeekFrom::Start(end))?;
+        }
+        io::copy(&mut from, &mut out)?;
+        out.flush()
+    }
+
+    /// What it lacks, since its size is bounded.
+    pub fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// Events that are lost if it cannot be committed.

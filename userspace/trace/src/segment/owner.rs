@@ -52,7 +52,12 @@ impl Owner {
         Ok(())
     }
 
-    pub(crate) fn create(self, path: &Path) -> io::Result<File> {
+    /// Makes a file of mode 0600 that belongs to the owner, where there is none.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn create(self, path: &Path) -> io::Result<File> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)

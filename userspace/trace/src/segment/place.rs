@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use super::budget::Budget;
 use super::name::{self, Stage};
 use super::{Owner, SegmentError, create_locked};
 
@@ -19,6 +20,8 @@ pub enum Place {
     Spool(PathBuf),
     /// In memory, for whoever may want to have them in a spool later.
     Memory,
+    /// In memory, of a size that it never exceeds.
+    Bounded(Budget),
 }
 
 /// Where one segment is.
@@ -36,7 +39,7 @@ impl Place {
                 let dir = dir.clone();
                 Ok((Home::Spool { dir, index }, file))
             }
-            Self::Memory => {
+            Self::Memory | Self::Bounded(_) => {
                 let made = memfd_create("dial9-bpf segment", MemfdFlags::CLOEXEC);
                 let file = made.map_err(|errno| SegmentError {
                     action: "create",
