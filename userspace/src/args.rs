@@ -14,12 +14,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use dial9_bpf_attach::QueueReads;
 use dial9_bpf_ship::{convert::Encoding, courier::Compression, sink::Destination};
 use dial9_bpf_symbolize::DebugInfo;
-use dial9_bpf_trace::{metadata, rotate::Policy};
+use dial9_bpf_trace::{metadata, rotate::Policy, segment::Keep};
 
 use crate::flight;
 
 /// Smallest ring there is, on the one architecture we trace.
 const PAGE_BYTES: u64 = 4096;
+
+/// Smallest segment of a capture: what it says of itself has room, and some batches.
+const LEAST_CAPTURE_BYTES: u64 = 128 << 10;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -33,7 +36,7 @@ Exit codes:
      to be run
   6  nothing to trace in it: not Tokio, not optimized, not x86-64, not sound, too
      large
-  7  done, but records were lost
+  7  done, but records were lost; what a capture leaves out to keep its size is no loss
 The first that applies from 1 to 6, else 7, else 0.
 `run`: where that is 0, the exit code of the program, or 128 and its signal.
 `check` and `convert`: 0, or 1 on any problem; `dump` also 3.
@@ -56,6 +59,8 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     /// Start a program and record it from its first instruction to its end.
     Run(RunArgs),
+    /// Record declared probes alone, for a while and into a segment of bounded size.
+    Capture(CaptureArgs),
     /// Decode segments: schemas, counts, time range, metadata, problems.
     Check(CheckArgs),
     /// Compress segments, or decompress them.
@@ -303,6 +308,62 @@ pub(crate) enum Rotation {
     Off,
 }
 
+/// `dial9-bpf capture`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct CaptureArgs {
+    /// The process.
+    #[arg(long, value_name = "N")]
+    pub(crate) pid: NonZeroU32,
+    /// The file that declares the probes, *.uprobes or *.usdt; several times for several.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) probes: Vec<PathBuf>,
+    /// For how long, in seconds; less where the target ends, or on Ctrl-C.
+    #[arg(long, value_name = "N", default_value = "30", value_parser = parse_seconds)]
+    pub(crate) seconds: Duration,
+    /// Size of the segment, uncompressed and with all that is in it, at most; at least
+    /// 128KiB.
+    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_budget)]
+    pub(crate) max_bytes: u64,
+    /// What goes when that is not enough: with `oldest` the capture ends there.
+    #[arg(long, value_name = "WHICH", default_value = "newest")]
+    pub(crate) keep: KeepName,
+    /// Which hits count besides what the file says, such as 'tenant == 7': of the probes
+    /// that have these values.
+    #[arg(long = "where", value_name = "FILTER")]
+    pub(crate) filter: Option<String>,
+    /// The file to write, which takes the place of one that is there; `-`: stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Memory for the rings of all CPUs together, at most.
+    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = parse_bytes)]
+    pub(crate) ring_bytes: u64,
+    /// The file with the program's symbols, where they were taken out of it.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) debug_file: Option<PathBuf>,
+    /// Do not record when a probe, or a part of one, is nowhere.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+/// [`Keep`] as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeepName {
+    /// The oldest goes, in whole batches
+    Newest,
+    /// The capture ends
+    Oldest,
+}
+
+impl From<KeepName> for Keep {
+    fn from(name: KeepName) -> Self {
+        match name {
+            KeepName::Newest => Self::Newest,
+            KeepName::Oldest => Self::Oldest,
+        }
+    }
+}
+
 /// `dial9-bpf check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -347,6 +408,29 @@ pub(crate) enum Subject {
     /// Block I/O: sizes, latencies, order, depth, syncs. Needs segments that were
     /// recorded with the signal `io`.
     Io(ReportIoArgs),
+    /// Declared probes: which keys they had, how often, and which came again.
+    Keys(ReportKeysArgs),
+}
+
+/// `dial9-bpf report keys`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportKeysArgs {
+    /// Only this event; without it, all of declared probes.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) event: Option<String>,
+    /// The field that is the key; without it, the first with bytes or a text, or else with
+    /// a number.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) field: Option<String>,
+    /// Count apart by the values of this field.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// How many keys are listed of each.
+    #[arg(long, value_name = "N", default_value = "20")]
+    pub(crate) top: usize,
+    /// Segments in the order of time: .bin, .bin.gz, or .bin.active.
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// `dial9-bpf report io`.
@@ -440,6 +524,22 @@ fn parse_window_bytes(text: &str) -> Result<u64, String> {
     let ByteSize(bytes) = text.parse()?;
     if bytes < flight::LEAST_BYTES {
         return Err(format!("it is under {}", ByteSize(flight::LEAST_BYTES)));
+    }
+    Ok(bytes)
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: u64 = text.parse().map_err(|error| format!("{error}"))?;
+    if seconds == 0 {
+        return Err("it is zero".to_owned());
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+fn parse_budget(text: &str) -> Result<u64, String> {
+    let ByteSize(bytes) = text.parse()?;
+    if bytes < LEAST_CAPTURE_BYTES {
+        return Err(format!("it is under {}", ByteSize(LEAST_CAPTURE_BYTES)));
     }
     Ok(bytes)
 }

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub(crate) mod attach;
+pub(crate) mod capture;
 pub(crate) mod check;
 pub(crate) mod convert;
 pub(crate) mod dump;

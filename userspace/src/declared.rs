@@ -17,14 +17,19 @@ use dial9_bpf_attach::{
     object,
 };
 use dial9_bpf_probes::{declared::Code, plan::InstructionClass};
-use dial9_bpf_spec::{Dialect, Emit, Exit, Moment, Object, Place, Probe, Program, Spec};
-use dial9_bpf_trace::declared::{Declarations, Shape};
+use dial9_bpf_spec::{
+    Dialect, Emit, Exit, Filter, MAX_TESTS, Moment, Object, Place, Probe, Program, Spec,
+};
+use dial9_bpf_trace::{
+    declared::{Declarations, Shape},
+    stored_hits::is_own,
+};
 
-use crate::args::RecordArgs;
-
+mod cost;
 mod shape;
 mod sites;
 
+pub(crate) use cost::{facts, paid};
 use sites::Found;
 
 /// Largest probe file, bytes.
@@ -47,6 +52,12 @@ pub(crate) enum ProbesError {
         /// Its path.
         path: String,
         /// Why.
+        reason: String,
+    },
+    /// What `--where` says cannot be asked of the probes.
+    #[error("--where:{reason}")]
+    Where {
+        /// Line, column, and what is wrong.
         reason: String,
     },
     /// Its name does not say what it is.
@@ -79,7 +90,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Probe>, ProbesError> {
                     format!("{probe} is to `emit {source}`: here there are `event` and `span`");
                 return Err(wrong(probe.line, reason));
             }
-            if shape::is_taken(probe.event()) {
+            if is_own(probe.event()) {
                 let reason = format!(
                     "{probe}: {:?} is an event of the trace itself",
                     probe.event()
@@ -97,6 +108,44 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Probe>, ProbesError> {
         }
     }
     Ok(probes)
+}
+
+/// Narrows probes: of those that have all values of the filter, the hits count of which it
+/// is true as well.
+///
+/// # Errors
+/// [`ProbesError::Where`] when no probe has them, with the error that stands farthest.
+pub(crate) fn narrow(probes: &mut [Probe], text: &str) -> Result<(), ProbesError> {
+    let wrong = |reason: String| ProbesError::Where { reason };
+    let mut errors = Vec::new();
+    let mut is_asked = false;
+    for probe in probes {
+        let filter = match Filter::parse(text, &probe.values) {
+            Ok(filter) => filter,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        is_asked = true;
+        let whole = match probe.filter.take() {
+            Some(own) => Filter::All(vec![own, filter]),
+            None => filter,
+        };
+        if whole.tests() > MAX_TESTS {
+            let tests = whole.tests();
+            let reason = format!(" {probe} would make {tests} comparisons, of {MAX_TESTS} at most");
+            return Err(wrong(reason));
+        }
+        probe.filter = Some(whole);
+    }
+    match errors
+        .into_iter()
+        .max_by_key(|error| (error.line, error.column))
+    {
+        Some(error) if !is_asked => Err(wrong(error.to_string())),
+        _ => Ok(()),
+    }
 }
 
 fn read_one(path: &Path) -> Result<Spec, ProbesError> {
@@ -147,6 +196,8 @@ pub(crate) struct Row {
     pub(crate) uretprobes: usize,
     /// What is missing.
     pub(crate) misses: Vec<String>,
+    /// Indices of its definitions: of hits or begins, and of ends.
+    pub(crate) definitions: [Option<u16>; 2],
 }
 
 impl fmt::Display for Row {
@@ -213,12 +264,12 @@ impl Candidate {
 pub(crate) fn resolve(
     target: &Target,
     probes: &[Probe],
-    args: &RecordArgs,
+    (debug_file, is_strict): (Option<&Path>, bool),
 ) -> anyhow::Result<Resolved> {
     if probes.is_empty() {
         return Ok(Resolved::default());
     }
-    let candidates = candidates(target, probes, args.debug_file.as_deref())?;
+    let candidates = candidates(target, probes, debug_file)?;
     let mut codes = Vec::new();
     for candidate in &candidates {
         let debug_file = candidate.debug_file.as_ref().map(|file| &**file.parts());
@@ -242,7 +293,7 @@ pub(crate) fn resolve(
         },
         rows: making.rows,
     };
-    if args.strict {
+    if is_strict {
         resolved.check_strictly()?;
     }
     Ok(resolved)
@@ -332,6 +383,7 @@ impl Making {
             ends: Vec::new(),
             uretprobes: 0,
             misses: found.misses,
+            definitions: [at_entry, at_return],
         };
         let site = |definition, place: &dial9_bpf_probes::declared::Place| DeclaredSite {
             definition,

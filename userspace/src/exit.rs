@@ -10,7 +10,7 @@ use dial9_bpf_probes::ScanError;
 use rustix::io::Errno;
 
 use crate::{
-    command::dump::NotAllowed,
+    command::{capture::Unfit, dump::NotAllowed},
     declared::{ProbesError, Unresolved},
     launch::LaunchError,
     objects::NoPolls,
@@ -57,7 +57,7 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> u8 {
     if error.is::<ScanError>() || error.is::<NoPolls>() || error.is::<Unresolved>() {
         return NOTHING_TO_TRACE;
     }
-    if error.is::<ProbesError>() {
+    if error.is::<ProbesError>() || error.is::<Unfit>() {
         return USAGE;
     }
     if let Some(error) = error.downcast_ref::<LaunchError>() {

@@ -119,6 +119,7 @@ pub(crate) fn metadata(
             BTreeMap::new()
         },
         threads: BTreeMap::new(),
+        facts: Vec::new(),
     }
 }
 

@@ -18,6 +18,7 @@ mod identity;
 mod io_report;
 mod keep;
 mod kernel_io;
+mod keys_report;
 mod late;
 mod launch;
 mod listeners;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     let result = match &command {
         Command::Attach(args) => command::attach::run(args),
         Command::Run(args) => command::run::run(args),
+        Command::Capture(args) => command::capture::run(args),
         Command::Check(args) => command::check::run(args),
         Command::Convert(args) => command::convert::run(args),
         Command::Dump(args) => command::dump::run(args),

@@ -26,7 +26,7 @@ use crate::{
 
 /// Time between two passes over the rings. The rings never wake us: a wake-up
 /// costs the target microseconds a hit, a timer nothing.
-const PASS_INTERVAL: Duration = Duration::from_millis(5);
+pub(crate) const PASS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time between two status lines.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -259,7 +259,7 @@ fn sum_up(
 }
 
 /// Waits for the target's end, at most `timeout`, which is under a second.
-fn has_exited(target: &Target, timeout: Duration) -> bool {
+pub(crate) fn has_exited(target: &Target, timeout: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: 0,
         tv_nsec: timeout.subsec_nanos().into(),

@@ -113,7 +113,7 @@ pub(crate) fn record(
     let mut scanner = Scanner::new(args.no_single_step, args.debug_file.clone());
     let mut objects = scanner.all(&target, args.wants(Signal::Tokio))?;
     let mut mappings = names::mappings_of(args, &target, objects.debug_file.take());
-    let resolved = declared::resolve(&target, &probes, args)?;
+    let resolved = declared::resolve(&target, &probes, (args.debug_file.as_deref(), args.strict))?;
     let prices = Prices::measure(abilities).ok();
     let options = options_of(args, abilities);
     let mut start = Start::of(&target, &objects.traced, options, args.keep_rings)?;

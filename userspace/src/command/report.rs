@@ -5,12 +5,13 @@
 use std::{fs, path::Path};
 
 use anyhow::Context as _;
-use dial9_bpf_trace::stored_io::StoredFile;
+use dial9_bpf_trace::{stored_hits, stored_io::StoredFile};
 
 use crate::{
-    args::{ReportArgs, ReportIoArgs, Subject},
+    args::{ReportArgs, ReportIoArgs, ReportKeysArgs, Subject},
     exit, fio_job,
     io_report::Io,
+    keys_report::Keys,
     stderr, stdout,
 };
 
@@ -21,6 +22,7 @@ use crate::{
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<u8> {
     match &args.subject {
         Subject::Io(args) => io(args),
+        Subject::Keys(args) => keys(args),
     }
 }
 
@@ -52,4 +54,17 @@ fn io(args: &ReportIoArgs) -> anyhow::Result<u8> {
         }
     }
     Ok(exit::of_recording(io.lost, 0))
+}
+
+fn keys(args: &ReportKeysArgs) -> anyhow::Result<u8> {
+    let mut keys = Keys::new(args);
+    for path in &args.files {
+        let told = stored_hits::read(path, |hit| keys.add(hit))?;
+        keys.file(path, told);
+    }
+    stdout::print(&keys.render())?;
+    if keys.is_empty() {
+        return Ok(exit::NOTHING_TO_TRACE);
+    }
+    Ok(exit::of_recording(keys.lost(), 0))
 }

@@ -36,8 +36,3 @@ fn field(value: &Value) -> Field {
         is_optional: value.ty.max_bytes().is_some() || !value.source.steps.is_empty(),
     }
 }
-
-/// Whether the trace has events of this name of its own, or dial9 has.
-pub(super) fn is_taken(name: &str) -> bool {
-    name == "SymbolTableEntry" || name.ends_with("Event")
-}
