@@ -3,7 +3,10 @@
 //! In: sealed segments. Out: the events of one name, with their fields by name. Never: an
 //! event of dial9's or ours.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use dial9_trace_format::{decoder::RawEvent, types::FieldValueRef};
 
@@ -55,8 +58,17 @@ pub struct HitFacts {
 ///
 /// When a segment does not decode.
 pub fn hits(dir: &Path, name: &str) -> Vec<HitFacts> {
+    hits_of(&sealed_segments(dir), name)
+}
+
+/// The same of these files.
+///
+/// # Panics
+///
+/// When one does not decode.
+pub fn hits_of(files: &[PathBuf], name: &str) -> Vec<HitFacts> {
     let mut hits = Vec::new();
-    for path in sealed_segments(dir) {
+    for path in files {
         let each = |event: &RawEvent<'_, '_>| {
             if event.name == name {
                 let fields = event.field_names().zip(event.fields);
@@ -68,7 +80,7 @@ pub fn hits(dir: &Path, name: &str) -> Vec<HitFacts> {
                 });
             }
         };
-        each_event(&path, each).unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
+        each_event(path, each).unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
     }
     hits
 }
