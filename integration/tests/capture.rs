@@ -92,7 +92,9 @@ impl Captured {
 
 fn key_of(hit: &HitFacts) -> String {
     match &hit.fields["key"] {
-        Told::Bytes(bytes) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        Told::Bytes(bytes) => bytes
+            .iter()
+            .fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
         other => panic!("{other:?}"),
     }
 }
@@ -133,7 +135,7 @@ fn exactly_the_calls_of_one_tenant_in_order() {
         "the code is as it was"
     );
     let file = captured.path("all.bin");
-    let told: Vec<HitFacts> = hits_of(&[file.clone()], "store:get_page");
+    let told: Vec<HitFacts> = hits_of(std::slice::from_ref(&file), "store:get_page");
     let mut by_thread: Vec<(u64, String)> = Vec::new();
     for hit in &told {
         by_thread.push((hit.fields["tid"].number(), key_of(hit)));
@@ -161,8 +163,8 @@ fn a_key_a_time_and_a_duration_take_32_bytes() {
         .record("keys.bin", &["--seconds=60", "--where", "tenant == 7"])
         .expect(0);
     let file = captured.path("keys.bin");
-    let hits =
-        hits_of(&[file.clone()], "store:key_only").len() + hits_of(&[file], "store:get_page").len();
+    let hits = hits_of(std::slice::from_ref(&file), "store:key_only").len()
+        + hits_of(&[file], "store:get_page").len();
     assert_eq!(hits, 2 * OF_ONE);
     // With those of the other probe, which have a thread besides.
     let a_hit = size(&captured.path("keys.bin")) / hits as u64;

@@ -228,10 +228,9 @@ fn functions_that_a_library_exports() {
     let dir = output_dir();
     let text = "provider libc { probe write {
         at \"write\" in \"libc.so*\";
-        on call uretprobe;
         let fd: i32 = arg0;
         read text: str[16] = arg1, arg2;
-        read written: i64 = result unit bytes;
+        read length: u64 = arg2 unit bytes;
         where fd == 1;
     } }";
     let probes = written(dir.path(), "libc.uprobes", text);
@@ -240,10 +239,10 @@ fn functions_that_a_library_exports() {
     let told = hits(dir.path(), "libc:write");
     let texts: Vec<_> = told
         .iter()
-        .map(|hit| (&hit.fields["text"], &hit.fields["written"]))
+        .map(|hit| (&hit.fields["text"], &hit.fields["length"]))
         .collect();
     let done = Told::Text("done\n".to_owned());
-    assert_eq!(texts, [(&done, &Told::Signed(5))]);
+    assert_eq!(texts, [(&done, &Told::Number(5))]);
 }
 
 #[test]

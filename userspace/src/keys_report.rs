@@ -37,7 +37,8 @@ const DURATION: &str = "duration_ns";
 pub(crate) struct Keys<'a> {
     args: &'a ReportKeysArgs,
     groups: BTreeMap<(String, String), Group>,
-    keys: usize,
+    /// Keys of all groups.
+    counted: usize,
     /// Hits that have no key.
     keyless: u64,
     /// Hits of groups beyond the bound.
@@ -71,7 +72,7 @@ impl<'a> Keys<'a> {
         Self {
             args,
             groups: BTreeMap::new(),
-            keys: 0,
+            counted: 0,
             keyless: 0,
             ungrouped: 0,
             lost: 0,
@@ -104,8 +105,8 @@ impl<'a> Keys<'a> {
             return;
         }
         let group = self.groups.entry(of).or_insert_with(|| Group::of(field));
-        let has_room = self.keys < MOST_KEYS;
-        self.keys += usize::from(group.add(hit.ts_ns, &shown(key), has_room));
+        let has_room = self.counted < MOST_KEYS;
+        self.counted += usize::from(group.add(hit.ts_ns, &shown(key), has_room));
     }
 
     fn key<'h>(&self, hit: &StoredHit<'h>) -> Option<(&'h str, StoredValue<'h>)> {

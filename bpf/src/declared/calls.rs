@@ -21,7 +21,7 @@ pub fn enter(tid: u32, definition: u32, sp: u64, scratch: &mut DeclaredScratch) 
         open.tid = tid;
         open.count = 0;
     }
-    drop_ended(open, sp, &mut scratch.next);
+    drop_ended(open, (definition, sp), &mut scratch.next);
     let count = load_word(&scratch.next);
     if count >= MAX_OPEN as u64 {
         return false;
@@ -35,16 +35,26 @@ pub fn enter(tid: u32, definition: u32, sp: u64, scratch: &mut DeclaredScratch) 
 }
 
 /// Counts the calls that are still open where the stack pointer is this: the stack grows
-/// down, and what is below has been left, by a return or not.
+/// down, and what is below has been left, by a return or not. At the same place are other
+/// probes of the same function; one of the same probe has been left.
 #[inline(always)]
-fn drop_ended(open: &OpenCalls, sp: u64, count: &mut u64) {
+fn drop_ended(open: &mut OpenCalls, (definition, sp): (u32, u64), count: &mut u64) {
     store_word(count, 0);
     for at in 0..MAX_OPEN {
-        if at < open.count as usize && open.calls[at].sp > sp {
+        if at >= open.count as usize {
+            break;
+        }
+        let call = &mut open.calls[at];
+        if call.sp == sp && call.definition == u64::from(definition) {
+            call.sp = LEFT;
+        } else if call.sp >= sp {
             store_word(count, at as u64 + 1);
         }
     }
 }
+
+/// Stack pointer of a call that has been left, while others are open behind it.
+const LEFT: u64 = 0;
 
 /// Takes a call out that returns; false when none is open.
 #[inline(never)]
@@ -58,11 +68,12 @@ pub fn leave(tid: u32, definition: u32, sp: u64) -> bool {
         return false;
     }
     for at in 0..MAX_OPEN {
-        if at < open.count as usize
-            && open.calls[at].sp == sp
-            && open.calls[at].definition == u64::from(definition)
-        {
-            open.count = at as u32;
+        if at >= open.count as usize {
+            break;
+        }
+        let call = &mut open.calls[at];
+        if call.sp == sp && call.definition == u64::from(definition) {
+            call.sp = LEFT;
             return true;
         }
     }

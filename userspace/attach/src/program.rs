@@ -237,6 +237,26 @@ impl Programs {
         self.load_named(program_name(probe), self.abilities.sleepable)
     }
 
+    /// The programs of all probes that the kernel takes; what it refuses and a recording goes
+    /// on without is added to `absent`.
+    ///
+    /// # Errors
+    /// As [`Programs::load`].
+    pub(crate) fn load_all(
+        &self,
+        absent: &mut Vec<(&'static str, String)>,
+    ) -> Result<Vec<(Probe, OwnedFd)>, AttachError> {
+        let mut programs = Vec::with_capacity(Probe::ALL.len());
+        for probe in Probe::ALL {
+            match self.load(probe) {
+                Ok(program) => programs.push((probe, program)),
+                Err(error) if probe.is_optional() => absent.push((probe.name(), error.in_full())),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(programs)
+    }
+
     /// The program of declared probes, where it is wanted. It fills the CPU's scratch, and
     /// must not sleep meanwhile.
     ///

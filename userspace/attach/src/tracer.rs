@@ -154,15 +154,11 @@ impl Tracer {
         let mut ebpf = load_maps(target, options, &offsets)?;
         let relocated = Programs::relocate(OBJECT, &ebpf, abilities)?;
         let mut absent = Vec::new();
-        let mut programs = Vec::with_capacity(Probe::ALL.len());
-        let wanted = Probe::ALL.into_iter().filter(|_| !is_declared_alone);
-        for probe in wanted {
-            match relocated.load(probe) {
-                Ok(program) => programs.push((probe, program)),
-                Err(error) if probe.is_optional() => absent.push((probe.name(), error.in_full())),
-                Err(error) => return Err(error),
-            }
-        }
+        let programs = if is_declared_alone {
+            Vec::new()
+        } else {
+            relocated.load_all(&mut absent)?
+        };
         let declared_program = relocated.load_declared(options.declared)?;
         // The kernel's types, read once: that takes a while.
         let btf = Btf::from_sys_fs();
@@ -179,11 +175,8 @@ impl Tracer {
             Err(reason) => Some(reason),
         };
         // Without it CPU times lag.
-        let cpu_time_behind = if is_declared_alone {
-            None
-        } else {
-            refusal(SCHED_SWITCH)
-        };
+        let switches = (!is_declared_alone).then(|| refusal(SCHED_SWITCH));
+        let cpu_time_behind = switches.flatten();
         absent.extend(refusal(SCHED_PROCESS_EXEC).map(|reason| exec_unseen(&reason)));
         for name in LIFE.into_iter().filter(|_| !is_declared_alone) {
             let lacking = offsets.life.as_ref().err().map(AttachError::in_full);

@@ -45,6 +45,7 @@ fn metadata() -> Metadata {
         off_cpu_stacks: None,
         stacks_left_out: 0,
         signals: vec![TOKIO],
+        facts: Vec::new(),
         absent: vec![("spawn".into(), "not in this binary".into())],
         objects: Vec::new(),
     }

@@ -56,9 +56,14 @@ impl Interpreter {
                 None
             }
             Moment::Begin => {
-                while thread.calls.pop_if(|call| call.sp <= record.sp).is_some() {
-                    self.stats.unpaired_calls += 1;
-                }
+                // The stack shows that these are over. Others at the same place are of other
+                // probes of the same function.
+                let is_over = |call: &OpenCall| {
+                    let is_same = call.definition == record.definition;
+                    call.sp < record.sp || call.sp == record.sp && is_same
+                };
+                let over = thread.calls.extract_if(.., |call| is_over(call));
+                self.stats.unpaired_calls += over.count() as u64;
                 if header.flags & FLAG_UNPAIRED != 0 {
                     self.stats.unpaired_calls += 1;
                     return;
@@ -78,11 +83,12 @@ impl Interpreter {
                     self.stats.unpaired_calls += 1;
                 }
                 let begin = record.definition.wrapping_sub(1);
-                let is_it = |call: &mut OpenCall| call.sp == record.sp && call.definition == begin;
-                let Some(call) = thread.calls.pop_if(is_it) else {
+                let is_it = |call: &OpenCall| call.sp == record.sp && call.definition == begin;
+                let Some(at) = thread.calls.iter().rposition(is_it) else {
                     self.stats.unpaired_calls += 1;
                     return;
                 };
+                let call = thread.calls.remove(at);
                 let (first, second) = self.locations.values_mut();
                 thread
                     .spare_values
