@@ -271,7 +271,13 @@ fn what_is_wrong_in_a_file_is_told_where_it_stands() {
         &["none.uprobes: No such file"],
     );
     let path = written(dir.path(), "probes.txt", "");
-    refused(&path, &["a probe file is called *.uprobes or *.usdt"]);
+    refused(&path, &["a probe file is called *.uprobes"]);
+    let path = written(
+        dir.path(),
+        "notes.usdt",
+        "provider p { probe q { read a: u64 = arg7; } }",
+    );
+    refused(&path, &["notes.usdt: a probe file is called *.uprobes"]);
 }
 
 #[test]

@@ -59,6 +59,9 @@ fn a_recorder_that_is_killed_while_it_finds_names_leaves_them_to_the_next() {
         .arg("--cpu-hz=499")
         .arg("--rotate=1s")
         .attached();
+    // The first segment may end before the first stack.
+    let has_worked = || (proc::cpu_ms(program.pid()) > 2000).then_some(());
+    wait::until("it has worked", has_worked);
     wait::until("names are looked for", || {
         is_being_named(output.path()).then_some(())
     });

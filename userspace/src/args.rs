@@ -220,7 +220,7 @@ pub(crate) struct RecordArgs {
     /// lines, where there is any; or from symbol tables only.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) debug_info: DebugInfoName,
-    /// Also record the probes that this file declares, *.uprobes or *.usdt; several times
+    /// Also record the probes that this file declares, *.uprobes; several times
     /// for several files.
     #[arg(long, value_name = "FILE", conflicts_with = "keep_rings")]
     pub(crate) probes: Vec<PathBuf>,
@@ -315,7 +315,7 @@ pub(crate) struct CaptureArgs {
     /// The process.
     #[arg(long, value_name = "N")]
     pub(crate) pid: NonZeroU32,
-    /// The file that declares the probes, *.uprobes or *.usdt; several times for several.
+    /// The file that declares the probes, *.uprobes; several times for several.
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) probes: Vec<PathBuf>,
     /// For how long, in seconds; less where the target ends, or on Ctrl-C.

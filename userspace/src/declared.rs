@@ -61,7 +61,7 @@ pub(crate) enum ProbesError {
         reason: String,
     },
     /// Its name does not say what it is.
-    #[error("{path}: a probe file is called *.uprobes or *.usdt")]
+    #[error("{path}: a probe file is called *.uprobes")]
     Extension {
         /// Its path.
         path: String,
@@ -150,11 +150,13 @@ pub(crate) fn narrow(probes: &mut [Probe], text: &str) -> Result<(), ProbesError
 
 fn read_one(path: &Path) -> Result<Spec, ProbesError> {
     let shown = || path.display().to_string();
-    let dialect = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("uprobes") => Dialect::Uprobes,
-        Some("usdt") => Dialect::Usdt,
-        _ => return Err(ProbesError::Extension { path: shown() }),
-    };
+    // Notes are not looked for: a file of them would be of probes that are nowhere.
+    if path
+        .extension()
+        .is_none_or(|extension| extension != "uprobes")
+    {
+        return Err(ProbesError::Extension { path: shown() });
+    }
     let unreadable = |reason: String| ProbesError::Unreadable {
         path: shown(),
         reason,
@@ -164,7 +166,7 @@ fn read_one(path: &Path) -> Result<Spec, ProbesError> {
         return Err(unreadable("no file of at most 1 MiB".to_owned()));
     }
     let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-    Spec::parse(&text, dialect).map_err(|error| ProbesError::Wrong {
+    Spec::parse(&text, Dialect::Uprobes).map_err(|error| ProbesError::Wrong {
         path: shown(),
         reason: error.to_string(),
     })

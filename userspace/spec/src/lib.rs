@@ -24,9 +24,9 @@ pub use filter::{Constant, Filter, Operator, Test};
 pub use program::{Operand, OperandPlace, Program, ProgramError};
 pub use syntax::SpecError;
 
-/// `probes/alloc.uprobes`: what the source `alloc` runs on.
+/// `probes/alloc.uprobes`: where programs allocate. Nothing runs on it yet.
 pub const ALLOC: &str = include_str!("../../../probes/alloc.uprobes");
-/// `probes/tokio.usdt`: Tokio's probes.
+/// `probes/tokio.usdt`: Tokio's probes. Nothing runs on it yet.
 pub const TOKIO: &str = include_str!("../../../probes/tokio.usdt");
 
 /// Most values of a probe.
