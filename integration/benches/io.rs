@@ -16,10 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{
-    Abilities, Options, QueueReads, Target, Tracer, baseline::TracepointBaseline,
+use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::TracepointBaseline};
+use dial9_bpf_integration::{
+    Build, TestProgram, block_io::DiskFile, output_dir, require_root, rounds,
 };
-use dial9_bpf_integration::{Build, TestProgram, block_io::DiskFile, output_dir, require_root};
 use rustix::{
     fs::OFlags,
     time::{ClockId, clock_gettime},
@@ -71,10 +71,7 @@ struct Aligned([u8; BLOCK]);
 
 fn main() {
     require_root();
-    let rounds = std::env::args().skip_while(|arg| arg != "--rounds").nth(1);
-    let rounds = rounds
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = rounds(ROUNDS);
     let dir = output_dir();
     let path = DiskFile::new(dir.path().join("file"), FILE_BYTES).path;
     let open = |flags: OFlags| {
@@ -142,14 +139,11 @@ fn with(variant: Variant, other: u32, files: &[File; 2], lost: &mut u64) -> Cost
 fn with_ours(pid: u32, files: &[File; 2], lost: &mut u64) -> Costs {
     let target = Target::open(pid).expect("it runs");
     let options = Options {
-        ring_bytes: RING_BYTES,
-        abilities: Abilities::probe(None).expect("the kernel can do it"),
-        sched: false,
-        net: false,
-        profile_hz: None,
         io: true,
-        queue_reads: QueueReads::AtParks,
-        declared: false,
+        ..Options::bare(
+            RING_BYTES,
+            Abilities::probe(None).expect("the kernel can do it"),
+        )
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     let kernel_io = tracer.kernel_io().expect("it can be read");

@@ -15,7 +15,7 @@ use dial9_bpf_integration::{
     Attach, Build, TestProgram,
     demo::Demo,
     driven::{loaded, scanned},
-    output_dir, require_root,
+    output_dir, require_root, rounds,
 };
 use dial9_bpf_probes::plan::{Plan, Probe, Site};
 use rustix::{
@@ -72,10 +72,7 @@ const VARIANTS: [Variant; 13] = [
 
 fn main() {
     require_root();
-    let rounds = std::env::args().skip_while(|arg| arg != "--rounds").nth(1);
-    let rounds = rounds
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = rounds(ROUNDS);
     pin(None, 0);
     let mut bench = Bench::start();
     let added = bench.run(rounds);

@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{Abilities, Mapped, Options, QueueReads, Target, Tracer};
-use dial9_bpf_integration::require_root;
+use dial9_bpf_attach::{Abilities, Mapped, Options, Target, Tracer};
+use dial9_bpf_integration::{require_root, rounds};
 use dial9_bpf_trace::decode::{CopiedStack, UserStack};
 use dial9_bpf_unwind::{Mapping, Module, Registers, Unwinder, Unwound};
 use rustix::time::{ClockId, clock_gettime};
@@ -49,10 +49,7 @@ struct Taken {
 
 fn main() {
     require_root();
-    let rounds = std::env::args().skip_while(|arg| arg != "--rounds").nth(1);
-    let rounds = rounds
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = rounds(ROUNDS);
     let mut unwinder = own_unwinder();
     let mut times = [const { Vec::new() }; VARIANTS.len()];
     let (mut samples, mut all) = (Vec::new(), Taken::default());
@@ -120,14 +117,11 @@ fn with(hz: Option<u32>, unwinder: &mut Unwinder) -> (f64, Taken) {
     let mut taken = Taken::default();
     let target = Target::open(process::id()).expect("we run");
     let options = Options {
-        ring_bytes: RING_BYTES,
-        abilities: Abilities::probe(None).expect("the kernel can do it"),
-        sched: false,
-        net: false,
         profile_hz: hz,
-        queue_reads: QueueReads::AtParks,
-        io: false,
-        declared: false,
+        ..Options::bare(
+            RING_BYTES,
+            Abilities::probe(None).expect("the kernel can do it"),
+        )
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert_eq!(tracer.profile_hz(), hz);

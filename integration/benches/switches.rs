@@ -18,10 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dial9_bpf_attach::{
-    Abilities, Options, QueueReads, Target, Tracer, baseline::TracepointBaseline,
-};
-use dial9_bpf_integration::{Build, TestProgram, require_root};
+use dial9_bpf_attach::{Abilities, Options, Target, Tracer, baseline::TracepointBaseline};
+use dial9_bpf_integration::{Build, TestProgram, require_root, rounds};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Rounds when none are asked for.
@@ -65,10 +63,7 @@ enum Variant {
 
 fn main() {
     require_root();
-    let rounds = std::env::args().skip_while(|arg| arg != "--rounds").nth(1);
-    let rounds = rounds
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = rounds(ROUNDS);
     let other = TestProgram::start("idle_std", Build::Plain);
     let mut costs = [const { Vec::new() }; VARIANTS.len()];
     for round in 0..rounds {
@@ -128,14 +123,12 @@ fn with(variant: Variant, other: u32) -> f64 {
 fn with_ours(pid: u32, profile_hz: Option<u32>) -> f64 {
     let target = Target::open(pid).expect("it runs");
     let options = Options {
-        ring_bytes: RING_BYTES,
-        abilities: Abilities::probe(None).expect("the kernel can do it"),
         sched: true,
-        net: false,
         profile_hz,
-        queue_reads: QueueReads::AtParks,
-        io: false,
-        declared: false,
+        ..Options::bare(
+            RING_BYTES,
+            Abilities::probe(None).expect("the kernel can do it"),
+        )
     };
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     assert!(tracer.tells_waits());

@@ -3,7 +3,7 @@
 //! In: a Tokio program that runs. Out: its target, its object, a loaded tracer.
 //! Never: an attachment; that is the caller's.
 
-use dial9_bpf_attach::{Abilities, Object, Options, QueueReads, Target, Tracer};
+use dial9_bpf_attach::{Abilities, Object, Options, Target, Tracer};
 
 /// A program as a target, and its executable as the only object.
 ///
@@ -25,15 +25,6 @@ pub fn scanned(pid: u32) -> (Target, [Object; 1]) {
 /// When the kernel refuses.
 pub fn loaded(target: &Target, ring_bytes: u64) -> Tracer {
     let abilities = Abilities::probe(None).expect("the kernel can do it");
-    let options = Options {
-        ring_bytes,
-        abilities,
-        sched: false,
-        net: false,
-        profile_hz: None,
-        queue_reads: QueueReads::AtParks,
-        io: false,
-        declared: false,
-    };
+    let options = Options::bare(ring_bytes, abilities);
     Tracer::load(target, options).expect("the programs load")
 }

@@ -40,6 +40,13 @@ pub fn require_root() {
     );
 }
 
+/// Rounds that a benchmark is to make: what is behind `--rounds`, or so many.
+pub fn rounds(unless_told: usize) -> usize {
+    let told = std::env::args().skip_while(|arg| arg != "--rounds").nth(1);
+    told.and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(unless_told)
+}
+
 /// A folder for the traces of one test.
 ///
 /// # Panics

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use dial9_bpf_attach::{Abilities, LinkKind, Options, QueueReads, Tracer, rings::Drained};
+use dial9_bpf_attach::{Abilities, LinkKind, Options, Tracer, rings::Drained};
 use dial9_bpf_integration::{Build, TestProgram, driven::scanned, output_dir, require_root, truth};
 use dial9_bpf_trace::decode::Record;
 
@@ -31,16 +31,7 @@ fn records_every_hit(restrict: fn(Abilities) -> Abilities, link: Option<LinkKind
     });
     let (target, objects) = scanned(program.pid());
     let abilities = restrict(Abilities::probe(link).expect("the kernel can do it"));
-    let options = Options {
-        ring_bytes: RING_BYTES,
-        abilities,
-        sched: false,
-        net: false,
-        profile_hz: None,
-        queue_reads: QueueReads::AtParks,
-        io: false,
-        declared: false,
-    };
+    let options = Options::bare(RING_BYTES, abilities);
     let mut tracer = Tracer::load(&target, options).expect("the programs load");
     tracer
         .attach(&target, &objects)

@@ -205,16 +205,9 @@ impl Recording {
         let began = Anchor::read();
         readings.turn(tracer);
         line.begin_pass();
-        let limit_each = PASS_RECORDS.div_ceil(tracer.rings().count().max(1));
-        let drained = tracer
-            .rings()
-            .drain(limit_each, |cpu, bytes| line.push(cpu, bytes));
+        let drained = drain(tracer, line);
         let stacks = profile.as_mut().map(|profile| profile.pass(tracer, line));
-        let pass = match drained.and(stacks.unwrap_or(Drained::All)) {
-            Drained::All => Pass::All,
-            Drained::Part => Pass::Part,
-            Drained::Blocked => Pass::Blocked,
-        };
+        let pass = pass_of(drained.and(stacks.unwrap_or(Drained::All)));
         line.end_pass(began, pass, &mut |closed| route(flight, dispatch, closed));
         if let Some(sampler) = sampler {
             sampler.turn(tracer, line);
@@ -272,22 +265,10 @@ impl Recording {
     pub(crate) fn finish(mut self, tracer: &mut Tracer, stop: &AtomicBool) -> Recorded {
         while self.pass(tracer) != Pass::All {}
         let counted = self.read_losses(tracer);
-        let gaps = match self.lost {
-            0 => Ok(Vec::new()),
-            _ => tracer.pending_gaps(),
-        };
-        let (gaps, unread) = match gaps {
+        let (gaps, unread) = match open_gaps(tracer, self.lost) {
             Ok(gaps) => (gaps, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        let gaps: Vec<OpenGap> = gaps
-            .iter()
-            .map(|gap| OpenGap {
-                tid: gap.tid,
-                since_ns: gap.since_ns,
-                lost: gap.lost,
-            })
-            .collect();
         if let Some(sampler) = &self.sampler {
             sampler.tell(&mut self.line);
         }
@@ -372,6 +353,39 @@ impl Recording {
             self.outage = Some(anyhow::Error::msg(error.in_full()));
         }
     }
+}
+
+/// Takes what is in the rings, up to a bound.
+pub(crate) fn drain(tracer: &mut Tracer, line: &mut Line) -> Drained {
+    let rings = tracer.rings();
+    let limit_each = PASS_RECORDS.div_ceil(rings.count().max(1));
+    rings.drain(limit_each, |cpu, bytes| line.push(cpu, bytes))
+}
+
+/// How far a pass came.
+pub(crate) fn pass_of(drained: Drained) -> Pass {
+    match drained {
+        Drained::All => Pass::All,
+        Drained::Part => Pass::Part,
+        Drained::Blocked => Pass::Blocked,
+    }
+}
+
+/// What threads lost at the very end, of a detached tracer of which so many hits were lost.
+///
+/// # Errors
+/// [`AttachError`] when the kernel's slots cannot be read.
+pub(crate) fn open_gaps(tracer: &Tracer, lost: u64) -> Result<Vec<OpenGap>, AttachError> {
+    if lost == 0 {
+        return Ok(Vec::new());
+    }
+    let gaps = tracer.pending_gaps()?;
+    let open = gaps.iter().map(|gap| OpenGap {
+        tid: gap.tid,
+        since_ns: gap.since_ns,
+        lost: gap.lost,
+    });
+    Ok(open.collect())
 }
 
 /// Hands a closed segment to who keeps it.

@@ -13,7 +13,7 @@ use aya::{
 use dial9_bpf_abi::block_io::KernelIoCount;
 
 use crate::{
-    Abilities, AttachError, Options, QueueReads, Target, Tracer,
+    Abilities, AttachError, Options, Target, Tracer,
     btf::Offsets,
     maps::absent,
     program::{BLOCK_BIO_QUEUE, BLOCK_IO, SYNCS, refused},
@@ -50,14 +50,8 @@ pub struct KernelIo {
 /// As [`Abilities::probe`] and [`Tracer::load`].
 pub fn missing(target: &Target) -> Result<Vec<(&'static str, String)>, AttachError> {
     let options = Options {
-        ring_bytes: NO_RECORDS_BYTES,
-        abilities: Abilities::probe(None)?,
-        sched: false,
-        net: false,
-        profile_hz: None,
         io: true,
-        queue_reads: QueueReads::AtParks,
-        declared: false,
+        ..Options::bare(NO_RECORDS_BYTES, Abilities::probe(None)?)
     };
     let tracer = Tracer::load(target, options)?;
     let is_of_io = |(name, _): &&(&str, String)| [REQUESTS, SYNCED].contains(name);

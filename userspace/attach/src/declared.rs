@@ -55,6 +55,12 @@ pub struct DeclaredSite {
     pub semaphore: u64,
 }
 
+impl DeclaredSite {
+    fn cookie(&self) -> u64 {
+        cookie(self.definition, self.pushed)
+    }
+}
+
 impl Tracer {
     /// What is attached together with the objects, besides them.
     ///
@@ -124,7 +130,6 @@ fn attach(
     places: &Places,
 ) -> io::Result<Vec<OwnedFd>> {
     let path = CString::new(format!("/proc/self/fd/{}", places.file.as_raw_fd()))?;
-    let cookie_of = |site: &DeclaredSite| cookie(site.definition, site.pushed);
     if kind == LinkKind::Multi {
         let of = |value: fn(&DeclaredSite) -> u64| -> Vec<u64> {
             places.sites.iter().map(value).collect()
@@ -132,7 +137,7 @@ fn attach(
         let has_semaphores = places.sites.iter().any(|site| site.semaphore != 0);
         let sites = MultiSites {
             offsets: &of(|site| site.file_offset),
-            cookies: &of(|site| cookie(site.definition, site.pushed)),
+            cookies: &of(DeclaredSite::cookie),
             semaphores: &if has_semaphores {
                 of(|site| site.semaphore)
             } else {
@@ -152,7 +157,7 @@ fn attach(
     for site in &places.sites {
         let at = PerfSite {
             offset: site.file_offset,
-            cookie: cookie_of(site),
+            cookie: site.cookie(),
             semaphore: site.semaphore,
             is_return: places.is_return,
         };

@@ -10,7 +10,7 @@ use dial9_bpf_abi::cookie::Cookie;
 use dial9_bpf_probes::plan::{Binary, InstructionClass, Plan, Probe, Site};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Abilities, AttachError, Object, Options, QueueReads, Target, Tracer, mapped::Mapping};
+use crate::{Abilities, AttachError, Object, Options, Target, Tracer, mapped::Mapping};
 
 /// Rounds of which the median is taken.
 const ROUNDS: usize = 7;
@@ -72,16 +72,7 @@ impl Prices {
     pub fn measure(abilities: Abilities) -> Result<Self, AttachError> {
         use InstructionClass::{Emulated, EmulatedStack, SingleStepped};
         let target = Target::open(std::process::id())?;
-        let options = Options {
-            ring_bytes: RING_BYTES,
-            abilities,
-            sched: false,
-            net: false,
-            profile_hz: None,
-            queue_reads: QueueReads::AtParks,
-            io: false,
-            declared: false,
-        };
+        let options = Options::bare(RING_BYTES, abilities);
         let mut tracer = Tracer::load(&target, options)?;
         let mut price = |trial| hit_ns(&mut tracer, &target, &trial);
         let end = Trial {

@@ -64,6 +64,22 @@ pub struct Options {
     pub declared: bool,
 }
 
+impl Options {
+    /// Nothing but probes at Tokio's sites; what else is wanted is set on top.
+    pub fn bare(ring_bytes: u64, abilities: Abilities) -> Self {
+        Self {
+            ring_bytes,
+            abilities,
+            sched: false,
+            net: false,
+            profile_hz: None,
+            io: false,
+            queue_reads: QueueReads::AtParks,
+            declared: false,
+        }
+    }
+}
+
 /// Hits that were lost, by where, what and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -125,14 +141,8 @@ impl Tracer {
         abilities: Abilities,
     ) -> Result<Self, AttachError> {
         let options = Options {
-            ring_bytes,
-            abilities,
-            sched: false,
-            net: false,
-            profile_hz: None,
-            queue_reads: QueueReads::AtParks,
-            io: false,
             declared: true,
+            ..Options::bare(ring_bytes, abilities)
         };
         Self::load_with(target, options, true)
     }

@@ -132,6 +132,25 @@ impl Program {
 }
 
 impl Probe {
+    /// Registers that a function's arguments are read from and others that are read, one
+    /// bit each, by their numbers in instruction encoding.
+    pub fn registers(&self) -> u32 {
+        let expressions = self
+            .values
+            .iter()
+            .flat_map(|value| std::iter::once(&value.source).chain(&value.length));
+        expressions.fold(0, |registers, expression| {
+            registers
+                | match expression.base {
+                    Base::Argument(number) => ARGUMENTS
+                        .get(usize::from(number))
+                        .map_or(0, |register| 1 << register),
+                    Base::Register(register) => 1 << register,
+                    Base::Result | Base::Thread => 0,
+                }
+        })
+    }
+
     /// The name of its event.
     pub fn event(&self) -> &str {
         match &self.emit {

@@ -57,8 +57,6 @@ mod upload;
 const RESOURCES: &str = "process-resources";
 /// What is missing where objects that come later cannot be traced.
 const LATER_OBJECTS: &str = "later-objects";
-/// Longer than any recording: 200 years.
-const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
 
 /// Runs the subcommand; the value is the exit code.
 ///
@@ -298,16 +296,14 @@ fn config_of(
     identity: &Identity,
     owner: Owner,
 ) -> anyhow::Result<Config> {
-    let epoch = match args.rotate {
-        Rotation::Epochs(epoch) => epoch,
-        Rotation::Off => NO_EPOCH,
+    let max_bytes = args.max_segment_bytes.get();
+    let policy = match args.rotate {
+        Rotation::Epochs(epoch) => Policy::new(epoch, max_bytes)?,
+        Rotation::Off => Policy::without_epochs(max_bytes),
     };
     let (place, policy) = match Settings::of(args) {
         Some(settings) => (Place::Memory, settings.policy()?),
-        None => (
-            Place::Spool(args.output.clone()),
-            Policy::new(epoch, args.max_segment_bytes.get())?,
-        ),
+        None => (Place::Spool(args.output.clone()), policy),
     };
     Ok(Config {
         place,

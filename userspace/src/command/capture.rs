@@ -17,7 +17,6 @@ use bytesize::ByteSize;
 use dial9_bpf_attach::{Abilities, Prices, Target, Tracer, rings::check_budget};
 use dial9_bpf_trace::{
     clock::Anchor,
-    interpret::OpenGap,
     line::{Config, Finished, Line, Pass},
     location::Locations,
     rotate::Policy,
@@ -30,15 +29,12 @@ use crate::{
     descriptors, exit, identity,
     objects::Scanner,
     plan_report::thousands,
+    recording::{drain, open_gaps, pass_of},
     session::{PASS_INTERVAL, has_exited},
     status::{float, percent_of},
     stderr, stdout, stop,
 };
 
-/// Longer than any capture: 200 years.
-const NO_EPOCH: Duration = Duration::from_hours(200 * 365 * 24);
-/// Records that one pass takes at most from all rings.
-const PASS_RECORDS: usize = 32 << 10;
 /// What stands for stdout.
 const STDOUT: &str = "-";
 
@@ -128,7 +124,7 @@ fn line_of(
     let config = Config {
         place: Place::Bounded(budget),
         owner: Owner::behind_sudo(),
-        policy: Policy::new(NO_EPOCH, u64::MAX)?,
+        policy: Policy::without_epochs(u64::MAX),
         metadata: identity::metadata(target, &objects, &identity, (&[], tracer)),
     };
     let mut locations = Locations::of_objects(std::iter::empty());
@@ -167,14 +163,7 @@ impl Running<'_> {
         let Self { line, closed, .. } = self;
         let began = Anchor::read();
         line.begin_pass();
-        let rings = tracer.rings();
-        let limit_each = PASS_RECORDS.div_ceil(rings.count().max(1));
-        let drained = rings.drain(limit_each, |cpu, bytes| line.push(cpu, bytes));
-        let pass = match drained {
-            dial9_bpf_attach::rings::Drained::All => Pass::All,
-            dial9_bpf_attach::rings::Drained::Part => Pass::Part,
-            dial9_bpf_attach::rings::Drained::Blocked => Pass::Blocked,
-        };
+        let pass = pass_of(drain(tracer, line));
         line.end_pass(began, pass, &mut |segment| closed.push(segment));
         pass
     }
@@ -222,19 +211,7 @@ impl Running<'_> {
                 .read_loss(loss.cpu, loss.kind, loss.cause, loss.lost);
         }
         let mut lost = losses.iter().map(|loss| loss.lost).sum::<u64>();
-        let gaps = if lost > 0 {
-            tracer.pending_gaps()?
-        } else {
-            Vec::new()
-        };
-        let gaps: Vec<OpenGap> = gaps
-            .iter()
-            .map(|gap| OpenGap {
-                tid: gap.tid,
-                since_ns: gap.since_ns,
-                lost: gap.lost,
-            })
-            .collect();
+        let gaps = open_gaps(tracer, lost)?;
         self.hits = tracer.declared_hits(self.count)?;
         self.line.set_facts(declared::facts(self.rows, &self.hits));
         let Self {

@@ -4,12 +4,10 @@ use dial9_bpf_probes::{
     ScanError,
     declared::{Code, Function, Place as Site},
 };
-use dial9_bpf_spec::{Base, Exit, Object, Place, Probe};
+use dial9_bpf_spec::{Exit, Object, Place, Probe};
 
 use super::Candidate;
 
-/// Registers of the first arguments, by their numbers in instruction encoding.
-const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// Functions that one pattern may stand for.
 const MOST: usize = 4096;
 
@@ -115,7 +113,7 @@ impl Found {
     ) {
         let begin = code.place(function.address.saturating_add(offset));
         let entry = if offset == 0 {
-            code.entry(function, registers(probe))
+            code.entry(function, probe.registers())
         } else {
             begin.clone()
         };
@@ -146,22 +144,4 @@ impl Found {
             exits,
         });
     }
-}
-
-/// Registers that the probe reads, one bit each.
-fn registers(probe: &Probe) -> u32 {
-    let expressions = probe
-        .values
-        .iter()
-        .flat_map(|value| std::iter::once(&value.source).chain(&value.length));
-    expressions.fold(0, |registers, expression| {
-        registers
-            | match expression.base {
-                Base::Argument(number) => ARGUMENTS
-                    .get(usize::from(number))
-                    .map_or(0, |register| 1 << register),
-                Base::Register(register) => 1 << register,
-                Base::Result | Base::Thread => 0,
-            }
-    })
 }

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use dial9_trace_format::decoder::{Decoder, RawEvent};
 use dial9_trace_format::schema::SchemaEntry;
-use dial9_trace_format::types::FieldValueRef;
+
 use flate2::bufread::GzDecoder;
 use rustix::fs::OFlags;
 
+use crate::fields::metadata_of;
 use crate::recover::walk::{begins_batch, recurses};
 use crate::segment::open_regular;
 use rules::Rules;
@@ -299,14 +300,7 @@ impl Report {
             *first = ts_ns.min(*first);
             *last = ts_ns.max(*last);
         }
-        if event.name == "SegmentMetadataEvent"
-            && let Some(FieldValueRef::StringMap(map)) = event.fields.first()
-        {
-            let owned = map
-                .iter()
-                .map(|(key, value)| (key.to_owned(), value.to_owned()));
-            self.metadata.extend(owned);
-        }
+        self.metadata.extend(metadata_of(event));
     }
 }
 

@@ -18,6 +18,17 @@ pub(crate) fn field<'e, 'a>(
     event.fields.get(at)
 }
 
+/// The entries of a segment's metadata; none of another event.
+pub(crate) fn metadata_of(event: &RawEvent<'_, '_>) -> Vec<(String, String)> {
+    match (event.name, event.fields.first()) {
+        ("SegmentMetadataEvent", Some(FieldValueRef::StringMap(entries))) => {
+            let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+            entries.iter().map(owned).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// A number; 0 where it is absent.
 pub(crate) fn number(event: &RawEvent<'_, '_>, name: &str) -> u64 {
     match field(event, name) {

@@ -57,6 +57,16 @@ impl Policy {
         })
     }
 
+    /// One segment, unless it has `max_bytes`: its epoch is longer than any recording, 200
+    /// years.
+    pub fn without_epochs(max_bytes: u64) -> Self {
+        const YEAR_S: u64 = 365 * 24 * 3600;
+        Self {
+            epoch_ns: 200 * YEAR_S * SECOND_NS,
+            max_bytes,
+        }
+    }
+
     /// The end of the epoch in which a segment starts, `CLOCK_MONOTONIC` ns.
     pub fn boundary_ns(self, started: Anchor) -> u64 {
         let epoch_ns = self.epoch_ns;

@@ -11,7 +11,7 @@ use dial9_trace_format::decoder::RawEvent;
 use dial9_trace_format::types::FieldValueRef;
 
 use crate::check::CheckError;
-use crate::fields::{field, number, text};
+use crate::fields::{metadata_of, number, text};
 use crate::stored;
 
 /// A hit.
@@ -66,13 +66,7 @@ pub fn read(path: &Path, mut each: impl FnMut(&StoredHit<'_>)) -> Result<Told, C
         "LossEvent" if text(event, "kind") == RecordKind::DECLARED.name() => {
             told.lost += number(event, "lost");
         }
-        "SegmentMetadataEvent" => {
-            if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
-                let owned = entries.iter();
-                let owned = owned.map(|(key, value)| (key.to_owned(), value.to_owned()));
-                told.metadata.extend(owned);
-            }
-        }
+        "SegmentMetadataEvent" => told.metadata.extend(metadata_of(event)),
         name if is_own(name) => {}
         _ => each(&hit(event)),
     });

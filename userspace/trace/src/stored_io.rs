@@ -15,7 +15,7 @@ use dial9_trace_format::decoder::RawEvent;
 use dial9_trace_format::types::FieldValueRef;
 
 use crate::check::CheckError;
-use crate::fields::{field, number, text};
+use crate::fields::{field, metadata_of, number, text};
 use crate::stored;
 
 /// Kinds of records whose loss makes the I/O incomplete.
@@ -124,14 +124,7 @@ impl Reading {
                     self.found.lost += number(event, "lost");
                 }
             }
-            "SegmentMetadataEvent" => {
-                if let Some(FieldValueRef::StringMap(entries)) = field(event, "entries") {
-                    let owned = entries
-                        .iter()
-                        .map(|(key, value)| (key.to_owned(), value.to_owned()));
-                    self.found.metadata.extend(owned);
-                }
-            }
+            "SegmentMetadataEvent" => self.found.metadata.extend(metadata_of(event)),
             _ => {}
         }
     }
