@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use dial9_bpf_abi::{
     block_io::{InFlight, KERNEL_IO_COUNTS, MAX_IN_FLIGHT, MAX_SYNCING, Syncing},
-    declared::{DeclaredScratch, Definition, MAX_DEFINITIONS, OpenCalls},
+    declared::{DeclaredScratch, Definition, OpenCalls},
     fork::{FORK_COUNTS, MAX_FORKED},
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     listener::{Listener, ListenerKey, MAX_LISTENERS, PORTS},
@@ -109,17 +109,17 @@ pub static SYNCING: HashMap<u32, Syncing> = HashMap::with_max_entries(MAX_SYNCIN
 #[map]
 pub static KERNEL_IO: PerCpuArray<u64> = PerCpuArray::with_max_entries(KERNEL_IO_COUNTS, 0);
 
-/// What declared probes read, and of which hits; set by the loader.
+/// What declared probes read, and of which hits; set by the loader, and how many.
 #[map]
-pub static DEFINITIONS: Array<Definition> = Array::with_max_entries(MAX_DEFINITIONS, 0);
+pub static DEFINITIONS: Array<Definition> = Array::with_max_entries(1, 0);
 
 /// Where the values of their hits are put together, by CPU; the loader sets how many.
 #[map]
 pub static DECLARED_SCRATCH: Array<DeclaredScratch> = Array::with_max_entries(1, 0);
 
-/// Hits of the target at declared probes, whatever their filters say, by definition.
+/// Hits of the target at declared probes, whatever their filters say, by definition; as many.
 #[map]
-pub static DECLARED_HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(MAX_DEFINITIONS, 0);
+pub static DECLARED_HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
 /// Calls that threads have open, by `thread::slot_index`; the loader sets how many.
 #[map]

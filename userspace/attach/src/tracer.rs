@@ -11,6 +11,7 @@ use aya::{
     maps::{Array, MapData, PerCpuArray},
 };
 use dial9_bpf_abi::{
+    declared::MAX_DEFINITIONS,
     limits::{KNOWN_TASKS, MAX_CPUS, NO_TARGET},
     loss::{LossCause, counter_index},
     record::RecordKind,
@@ -466,6 +467,8 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
     if options.declared {
         let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS);
         loader
+            .map_max_entries("DEFINITIONS", MAX_DEFINITIONS)
+            .map_max_entries("DECLARED_HITS", MAX_DEFINITIONS)
             .map_max_entries("DECLARED_SCRATCH", entries.min(MAX_CPUS))
             .map_max_entries("OPEN_CALLS", SLOTS);
     }
