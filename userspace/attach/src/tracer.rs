@@ -458,18 +458,17 @@ fn load_maps(target: &Target, options: Options, offsets: &Offsets) -> Result<Ebp
         .override_global("ACTION_HANDLER", &life.handler, true)
         .override_global("INFO_CODE", &life.code, true)
         .override_global("INFO_ADDRESS", &life.address, true);
+    let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS).min(MAX_CPUS);
     if options.profile_hz.is_some() {
-        let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS);
         loader
             .map_max_entries("STACKS", profile::ring_bytes(cpus))
-            .map_max_entries("SCRATCH", entries.min(MAX_CPUS));
+            .map_max_entries("SCRATCH", entries);
     }
     if options.declared {
-        let entries = u32::try_from(cpus).unwrap_or(MAX_CPUS);
         loader
             .map_max_entries("DEFINITIONS", MAX_DEFINITIONS)
             .map_max_entries("DECLARED_HITS", MAX_DEFINITIONS)
-            .map_max_entries("DECLARED_SCRATCH", entries.min(MAX_CPUS))
+            .map_max_entries("DECLARED_SCRATCH", entries)
             .map_max_entries("OPEN_CALLS", SLOTS);
     }
     for (global, offset) in net.iter().chain(io) {
