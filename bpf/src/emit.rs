@@ -92,7 +92,7 @@ impl Hit {
 ///
 /// The slot is written by its own thread, or by another whose tid agrees in
 /// the low bits: then the gap becomes everybody's. Not inlined, as `tell_gap`: what a
-/// program may have on its stack is little (`xtask/src/object.rs`).
+/// program may have on its stack is little (`xtask/src/object/stack.rs`).
 #[inline(never)]
 fn lose(counter: u32, tid: u32) {
     if let Some(count) = LOSSES.get_ptr_mut(counter) {

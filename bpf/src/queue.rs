@@ -1,8 +1,8 @@
 //! How many tasks are in a worker's queue.
 //!
 //! A park has the worker's core in a register, and the core the address of the queue,
-//! where userspace says. Whether that is one is for userspace to know as well. The thread's slot keeps it until the next park, since
-//! the core is in no register elsewhere.
+//! where userspace says. Whether that is one is for userspace to know as well. The thread's
+//! slot keeps it until the next park, since the core is in no register elsewhere.
 
 use aya_ebpf::programs::ProbeContext;
 use dial9_bpf_abi::{
